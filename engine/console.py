@@ -1,0 +1,241 @@
+"""What a person, or a pipe, sees: tables on a terminal, JSON lines elsewhere.
+
+Values go to standard output; progress and notes go to standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+from engine.types import AddReport, Hit, Progress, SearchResult, Stats, StoredDocument
+
+_LINE_SECONDS = 10.0
+
+
+class Console:
+    """Prints values as tables or JSON lines. `as_json` None decides by what stdout is."""
+
+    def __init__(self, as_json: bool | None = None) -> None:
+        self.as_json = not sys.stdout.isatty() if as_json is None else as_json
+
+    def result(self, result: SearchResult, *, titled: bool = False) -> None:
+        """The hits of one query; `titled` shows the query above its table."""
+        if self.as_json:
+            for hit in result.hits:
+                self._line({"query": result.query, **_hit_fields(hit)})
+            return
+        from rich.table import Table
+        from rich.text import Text
+
+        if titled:
+            _print(Text(f"\n{_clean(result.query or '')}", style="bold"))
+        if not result.hits:
+            note("no document matches")
+            return
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        for name in ("#", "score", "weight"):
+            table.add_column(name, justify="right", no_wrap=True)
+        table.add_column("id", overflow="fold")
+        table.add_column("text", overflow="fold", ratio=1)
+        for hit in result.hits:
+            weight = "" if hit.weight is None else f"{hit.weight:.0%}"
+            text = Text(_shortened(hit.text))
+            table.add_row(str(hit.rank), f"{hit.score:.4f}", weight, Text(_clean(hit.id)), text)
+        _print(table)
+
+    def documents(self, documents: Sequence[StoredDocument]) -> None:
+        for document in documents:
+            if self.as_json:
+                self._line(asdict(document))
+            else:
+                self._record(
+                    {
+                        "id": document.id,
+                        "source": document.source or "-",
+                        "metadata": _json(document.metadata),
+                        "text": document.text,
+                    }
+                )
+
+    def stats(self, stats: Stats) -> None:
+        if self.as_json:
+            self._line(asdict(stats))
+            return
+        index = f"{stats.indexed:,} passages in the file"
+        self._record(
+            {
+                "store": stats.path,
+                "documents": f"{stats.documents:,}",
+                "passages": f"{stats.passages:,} ({stats.chunked:,} documents in several)",
+                "sources": f"{stats.sources:,}",
+                "model": f"{stats.model} ({stats.dimension} dimensions)",
+                "fingerprint": stats.fingerprint,
+                "metric": stats.metric,
+                "index": f"{index}, {stats.delta:,} newer, {stats.dead:,} deleted since",
+                "database": _bytes(stats.database_bytes),
+                "index file": _bytes(stats.index_bytes),
+                "schema": f"{stats.schema}, generation {stats.generation}",
+            }
+        )
+
+    def report(self, report: AddReport, store: str) -> None:
+        rate = report.documents / report.seconds if report.seconds else 0.0
+        if self.as_json:
+            fields = asdict(report)
+            fields["skipped"] = {r.name.lower(): n for r, n in report.skipped.items()}
+            fields["refusals"] = [
+                {"where": r.where, "reason": r.reason.name.lower(), "detail": r.detail}
+                for r in report.refusals
+            ]
+            self._line({"store": store, **fields, "documents_per_second": round(rate, 1)})
+            return
+        counted = (
+            ("added", report.added),
+            ("replaced", report.replaced),
+            ("unchanged", report.unchanged),
+            ("removed", report.removed),
+            ("split into passages", report.chunked),
+            ("truncated", report.truncated),
+        )
+        parts = ", ".join(f"{n:,} {name}" for name, n in counted if n)
+        line = f"{report.documents:,} documents in {report.seconds:.1f} s ({rate:,.0f}/s)"
+        print(f"{line}: {parts or 'nothing to do'}")
+        print(f"{report.embedded:,} texts embedded ({report.tokens:,} tokens) -> {store}")
+
+    def values(self, values: Mapping[str, Any]) -> None:
+        """A few named facts."""
+        if self.as_json:
+            self._line(values)
+        else:
+            print(", ".join(f"{name} {value}" for name, value in values.items()))
+
+    def _line(self, fields: Mapping[str, Any]) -> None:
+        print(_json(fields))
+
+    def _record(self, fields: Mapping[str, str]) -> None:
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, show_header=False, pad_edge=False)
+        table.add_column(style="dim", no_wrap=True)
+        table.add_column(overflow="fold")
+        for name, value in fields.items():
+            table.add_row(name, Text(_clean(value)))
+        _print(table)
+
+
+def note(text: str) -> None:
+    """A line for the person at the terminal, on standard error."""
+    print(f"attendex: {_clean(text)}", file=sys.stderr)
+
+
+def notes(report: AddReport) -> None:
+    """What an `add` has to say: notes, the first refused rows of each kind, how many more."""
+    for line in report.notes:
+        note(line)
+    for refusal in report.refusals:
+        note(f"skipped {refusal}")
+    for reason, count in report.skipped.items():
+        shown = sum(refusal.reason is reason for refusal in report.refusals)
+        if count > shown:
+            note(f"skipped {count - shown:,} more for this: {reason.value}")
+    if report.truncated:
+        note(f"of {report.truncated:,} passages the model saw only the beginning")
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[Progress], None]]:
+    """A bar with rate and time left on a terminal, a line every ten seconds elsewhere."""
+    if sys.stderr.isatty():
+        with _bar() as show:
+            yield show
+    else:
+        yield _Lines()
+
+
+class _Lines:
+    def __init__(self) -> None:
+        self._next = time.monotonic() + _LINE_SECONDS
+
+    def __call__(self, now: Progress) -> None:
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + _LINE_SECONDS
+            share = "" if now.fraction is None else f"{now.fraction:.0%}, "
+            rate = now.documents / now.seconds if now.seconds else 0.0
+            note(f"{share}{now.documents:,} documents, {rate:,.0f}/s")
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[Progress], None]]:
+    from rich.console import Console as RichConsole
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[count]}"),
+        TimeRemainingColumn(elapsed_when_finished=True),
+    )
+    with Bar(*columns, console=RichConsole(stderr=True), transient=True) as bar:
+        task = bar.add_task("indexing", total=None, count="")
+
+        def show(now: Progress) -> None:
+            rate = now.documents / now.seconds if now.seconds else 0.0
+            counted = f"{now.documents:,} documents, {rate:,.0f}/s"
+            if now.fraction is None:
+                bar.update(task, count=counted)
+            else:
+                bar.update(task, total=1.0, completed=now.fraction, count=counted)
+
+        yield show
+
+
+def _hit_fields(hit: Hit) -> dict[str, Any]:
+    return {
+        "rank": hit.rank,
+        "id": hit.id,
+        "score": hit.score,
+        "similarity": hit.similarity,
+        "weight": hit.weight,
+        "text": hit.text,
+        "start": hit.start,
+        "end": hit.end,
+        "metadata": dict(hit.metadata),
+    }
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def _print(renderable: Any) -> None:
+    from rich.console import Console as RichConsole
+
+    RichConsole(highlight=False, soft_wrap=False).print(renderable)
+
+
+def _shortened(text: str, limit: int = 300) -> str:
+    flat = " ".join(_clean(text).split())
+    return flat if len(flat) <= limit else flat[: limit - 1] + "…"
+
+
+def _clean(text: str) -> str:
+    """Without control characters, which could steer the terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "�" for c in text)
+
+
+def _bytes(count: int) -> str:
+    size = float(count)
+    for unit in ("bytes", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"

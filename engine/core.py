@@ -1,0 +1,401 @@
+"""`Engine`: opens, wires and closes the rooms; it holds no algorithm.
+
+Importing it is light: the model, FAISS and torch are loaded by the first call that needs them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine import vectors
+from engine.embedding.base import Embedder
+from engine.errors import (
+    DocumentNotFoundError,
+    DuplicateIdError,
+    InvalidInputError,
+    StorageError,
+)
+from engine.models import ModelSource
+from engine.settings import DEFAULT_K, DEFAULT_MODEL, IndexSpec
+from engine.storage import filters
+from engine.storage.database import FILE_NAME
+from engine.storage.records import StoreSettings
+from engine.storage.store import Store, create_store, new_store_id
+from engine.types import (
+    AddReport,
+    Document,
+    Progress,
+    SearchResult,
+    Stats,
+    StoredDocument,
+    VerifyReport,
+)
+
+if TYPE_CHECKING:
+    from engine.ingest import Item
+    from engine.ranking.rerank import Reranker
+    from engine.search import Query
+    from engine.text.readers import ReadOptions
+    from engine.upkeep import IndexKeeper
+
+Where = str | Mapping[str, Any] | None
+"""A filter on metadata: an expression, or field -> value or list of values; None for none."""
+
+
+class Engine:
+    """An open store and the model that embedded it. Threads may share one.
+
+    Use `Engine.create` for a new store, `Engine.open` for an existing one, and close it (or use
+    it as a context manager).
+    """
+
+    def __init__(self, store: Store, models: ModelSource, reranker: Reranker | None) -> None:
+        self._store = store
+        self._models = models
+        self._reranker = reranker
+        self._index: IndexKeeper | None = None
+        self._setup = threading.Lock()
+        self._closed = False
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        model: str | Embedder = DEFAULT_MODEL,
+        index: IndexSpec | None = None,
+        offline: bool = False,
+        reranker: Reranker | None = None,
+    ) -> Engine:
+        """Make a new store at `path` (a directory) and open it.
+
+        `model` is a sentence-transformers model by hub name or local path, or any `Embedder`.
+        `offline` forbids fetching it. Raises `DuplicateIdError` where a store exists,
+        `ModelError` where the model cannot be had, `StorageError` where the store cannot be made.
+        """
+        where = Path(path)
+        if (where / FILE_NAME).exists():
+            raise DuplicateIdError(
+                f"there is a store at {where} already; open it, or take another path"
+            )
+        if where.is_dir() and any(where.iterdir()):
+            raise StorageError(f"{where} is a directory with other files in it, and no store")
+        spec = IndexSpec() if index is None else index
+        models = ModelSource(model, offline=offline)
+        embedder = models.load()
+        create_store(
+            where,
+            StoreSettings(
+                model=embedder.name,
+                custom=models.is_custom,
+                fingerprint=embedder.fingerprint,
+                dimension=embedder.dimension,
+                metric=spec.metric,
+                kind=spec.kind,
+                store_id=new_store_id(),
+            ),
+        )
+        return cls(Store(where), models, reranker)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        read_only: bool = False,
+        model: str | Embedder | None = None,
+        offline: bool = False,
+        reranker: Reranker | None = None,
+    ) -> Engine:
+        """Open an existing store; it remembers its model, so none need be given.
+
+        A given `model` must be the store's own (a moved or renamed copy is), or
+        `ModelMismatchError` is raised. A store of an older schema is backed up and upgraded.
+        Raises `StoreNotFoundError`, `SchemaVersionError`, `CorruptionError`.
+        """
+        store = Store(Path(path), read_only=read_only)
+        try:
+            own = store.settings.model
+            models = ModelSource(
+                own if model is None else model, offline=offline, expected=store.settings
+            )
+            if model is not None and (name := models.identify()) != own and not read_only:
+                _remember_new_place(store, name)
+        except BaseException:
+            store.close()
+            raise
+        return cls(store, models, reranker)
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the database and the index; publishes nothing. A closed engine stays closed."""
+        self._closed = True
+        self._index = None
+        self._store.close()
+
+    def add(
+        self,
+        documents: Iterable[Document | str],
+        *,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> AddReport:
+        """Index documents (or plain texts), replacing those whose id exists.
+
+        The iterable is consumed batch by batch and never held whole; every batch is committed
+        with its vectors. A document that cannot be indexed is refused and named in the report,
+        and the others go in. Raises `LockedError` while another process writes, `ModelError`.
+        """
+        from engine.ingest import from_documents
+
+        return self.ingest(from_documents(documents), on_progress=on_progress)
+
+    def add_files(
+        self,
+        paths: Sequence[str],
+        *,
+        options: ReadOptions | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> AddReport:
+        """Index files and directories, as `attendex index` does.
+
+        A file indexed again replaces what it held before. Files and rows that cannot be read are
+        named in the report.
+        """
+        from engine.intake import Intake
+
+        intake = Intake(list(paths), options)
+        return self.ingest(intake, on_progress=on_progress, fraction=intake.fraction)
+
+    def ingest(
+        self,
+        items: Iterable[Item],
+        *,
+        on_progress: Callable[[Progress], None] | None = None,
+        fraction: Callable[[], float | None] = lambda: None,
+    ) -> AddReport:
+        """`add` for items that know their place and source, as the file readers give them.
+
+        `fraction` tells how much of the input was read, for progress.
+        """
+        from engine.ingest import Ingest
+
+        self._check_writable()
+        with self._store.lock.held():
+            work = Ingest(self._store, self._models.load, self._open_index().publish_if_due)
+            return work.run(items, on_progress=on_progress, fraction=fraction)
+
+    def get(self, ids: Sequence[str]) -> list[StoredDocument]:
+        """The documents of the given ids, in that order.
+
+        Raises `DocumentNotFoundError` naming those that do not exist.
+        """
+        self._check_open()
+        wanted = _ids(ids)
+        with self._store.reading() as view:
+            found = view.documents(wanted)
+        missing = [id_ for id_ in wanted if id_ not in found]
+        if missing:
+            raise DocumentNotFoundError(missing)
+        return [found[id_] for id_ in wanted]
+
+    def delete(self, ids: Sequence[str]) -> int:
+        """Delete documents; ids that do not exist are ignored. Returns how many were deleted."""
+        self._check_writable()
+        with self._store.lock.held():
+            return self._store.delete(_ids(ids))
+
+    def search(
+        self, query: str, *, k: int = DEFAULT_K, where: Where = None, rerank: bool = True
+    ) -> SearchResult:
+        """The `k` documents closest to a text; fewer where the store, or the filter, has fewer.
+
+        `where` filters on metadata: an expression ("year >= 2000 and lang = 'en'") or a mapping
+        of field to value or list of values. With `rerank`, every hit gets its softmax weight.
+        Raises `InvalidInputError` for an empty query or k < 1, `FilterError`.
+        """
+        from engine.search import text_fault
+
+        if fault := text_fault(query):
+            raise InvalidInputError(fault)
+        return self.search_many([query], k=k, where=where, rerank=rerank)[0]
+
+    def search_many(
+        self,
+        queries: Sequence[str],
+        *,
+        k: int = DEFAULT_K,
+        where: Where = None,
+        rerank: bool = True,
+    ) -> list[SearchResult]:
+        """`search` for many texts at once, one result each, in order.
+
+        A text that cannot be searched for gives a result with `error` set; the others are
+        answered.
+        """
+        from engine import search
+
+        if isinstance(queries, str):
+            raise InvalidInputError("search_many takes a list of texts; use search for one")
+        texts = list(queries)
+        faults = {n: f for n, text in enumerate(texts) if (f := search.text_fault(text))}
+        usable = [text for n, text in enumerate(texts) if n not in faults]
+        search.check_k(k)
+        condition = filters.as_filter(where)
+        self._check_open()
+        asked: list[Query] = []
+        if usable:
+            raw, notes = search.embed(self._models.load(), usable)
+            metric = self._store.settings.metric
+            rows = vectors.prepare(raw, metric)
+            asked = [
+                search.Query(row, text, note)
+                for row, text, note in zip(rows, usable, notes, strict=True)
+            ]
+        answers = iter(self._answer(asked, k, condition, rerank))
+        return [
+            SearchResult(
+                text if isinstance(text, str) else None, (), error=InvalidInputError(fault)
+            )
+            if (fault := faults.get(n))
+            else next(answers)
+            for n, text in enumerate(texts)
+        ]
+
+    def search_vectors(
+        self, matrix: object, *, k: int = DEFAULT_K, where: Where = None, rerank: bool = True
+    ) -> list[SearchResult]:
+        """`search_many` for query vectors: a numeric matrix (m, d), a row a query.
+
+        Rows are normalised for cosine; the matrix is not changed. A row of NaN, infinity or
+        (for cosine) zeros gives a result with `error` set. Raises `DimensionError` for another
+        width than the store's.
+        """
+        from engine import search
+
+        search.check_k(k)
+        condition = filters.as_filter(where)
+        self._check_open()
+        settings = self._store.settings
+        rows = vectors.as_matrix(matrix, settings.dimension, where="the query matrix")
+        faults = vectors.unusable_rows(rows, settings.metric)
+        usable = [n for n in range(len(rows)) if n not in faults]
+        prepared = vectors.prepare(rows[usable], settings.metric)
+        answers = iter(self._answer([search.Query(row) for row in prepared], k, condition, rerank))
+        return [
+            SearchResult(None, (), error=InvalidInputError(f"query vector {n} {faults[n]}"))
+            if n in faults
+            else next(answers)
+            for n in range(len(rows))
+        ]
+
+    def stats(self) -> Stats:
+        """What the store holds; loads neither the model nor the index."""
+        self._check_open()
+        settings, path = self._store.settings, self._store.path
+        with self._store.reading() as view:
+            state = view.state()
+            chunked, sources, dead = view.count_chunked(), view.count_sources(), view.count_dead()
+        indexed = state.published.passages if state.published else 0
+        return Stats(
+            path=str(path),
+            model=settings.model,
+            fingerprint=settings.fingerprint,
+            dimension=settings.dimension,
+            metric=settings.metric.value,
+            schema=self._store.schema,
+            generation=state.number,
+            documents=state.documents,
+            passages=state.passages,
+            chunked=chunked,
+            sources=sources,
+            indexed=indexed,
+            delta=state.passages - indexed + dead,
+            dead=dead,
+            database_bytes=sum(f.stat().st_size for f in path.glob(f"{FILE_NAME}*")),
+            index_bytes=sum(f.stat().st_size for f in path.glob("index/*.faiss")),
+        )
+
+    def verify(self) -> VerifyReport:
+        """Check the database and the index file against each other; changes nothing."""
+        self._check_open()
+        problems = self._store.problems()
+        with self._store.reading() as view:
+            state = view.state()
+        if fault := self._open_index().problem():
+            problems.append(fault)
+        return VerifyReport(state.documents, state.passages, tuple(problems))
+
+    def rebuild(self) -> None:
+        """Make the index file anew from the database."""
+        self._check_writable()
+        with self._store.lock.held():
+            self._open_index().publish()
+
+    def _answer(
+        self, queries: list[Query], k: int, where: filters.Filter | None, rerank: bool
+    ) -> list[SearchResult]:
+        from engine import search
+
+        if not queries:
+            return []
+        keeper = self._open_index()
+        reranker = self._reranking() if rerank else None
+        with self._store.reading() as view:
+            snapshot = keeper.snapshot(view)
+            allowed = None if where is None else view.allowed(where)
+            results = search.run(view, snapshot, queries, k, allowed, reranker)
+        keeper.repair()
+        return results
+
+    def _reranking(self) -> Reranker:
+        if self._reranker is None:
+            from engine.ranking.rerank import AttentionReranker
+
+            self._reranker = AttentionReranker()
+        return self._reranker
+
+    def _open_index(self) -> IndexKeeper:
+        with self._setup:
+            if self._index is None:
+                from engine.upkeep import IndexKeeper
+
+                self._index = IndexKeeper(self._store)
+            return self._index
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StorageError(f"the store {self._store.path} was closed")
+
+    def _check_writable(self) -> None:
+        self._check_open()
+        if self._store.read_only:
+            raise StorageError(f"the store {self._store.path} was opened to be read only")
+
+
+def _remember_new_place(store: Store, name: str) -> None:
+    """The same weights under another name: kept as the store's model if its own is gone."""
+    from engine.models import is_here
+
+    if not store.settings.custom and not is_here(store.settings.model):
+        with store.lock.held():
+            store.rename_model(name)
+
+
+def _ids(ids: object) -> list[str]:
+    """A list of id texts; one text alone is a mistake."""
+    if isinstance(ids, str) or not isinstance(ids, Iterable):
+        raise InvalidInputError("ids must be a list of texts, not one text")
+    listed = list(ids)
+    for id_ in listed:
+        if not isinstance(id_, str):
+            raise InvalidInputError(f"an id is a text, not {id_!r}")
+    return listed

@@ -1,0 +1,45 @@
+"""What the engine asks of an embedding model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from engine.types import Float32Array
+
+
+@runtime_checkable
+class Embedder(Protocol):
+    """Anything that turns texts into vectors of one width.
+
+    Two embedders with the same `fingerprint` give the same vectors; a store refuses any other.
+    Methods are called by one thread at a time or must be safe to share.
+    """
+
+    @property
+    def name(self) -> str:
+        """How messages call the model, and how it is found again: a hub name or a path."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Identity of all that shapes a vector: weights, tokenizer, pooling, prompts, length."""
+
+    @property
+    def dimension(self) -> int:
+        """Width of every vector."""
+
+    @property
+    def max_tokens(self) -> int | None:
+        """How many of a text's own tokens the model sees; None for no limit."""
+
+    def embed_documents(self, texts: Sequence[str]) -> Float32Array:
+        """Vectors of texts to be found, shape (len(texts), dimension), float32; a new array."""
+
+    def embed_queries(self, texts: Sequence[str]) -> Float32Array:
+        """Vectors of texts to search with; shape and dtype as `embed_documents`."""
+
+    def count_tokens(self, texts: Sequence[str]) -> list[int]:
+        """How many tokens each text has, special tokens and prompts not counted."""
+
+    def token_spans(self, text: str) -> list[tuple[int, int]]:
+        """The character span [start, end) of each of the text's tokens, in order."""

@@ -1,0 +1,99 @@
+"""The sentence-transformers adapter.
+
+The model runs under a lock: its tokenizer is not safe to share between threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+from sentence_transformers import SentenceTransformer
+from tokenizers import Tokenizer
+from transformers.utils import logging as transformers_logging
+
+from engine.embedding.locate import LocatedModel
+from engine.errors import ModelError
+from engine.types import Float32Array
+
+_BATCH = 32
+
+
+class SentenceTransformerEmbedder:
+    """Any sentence-transformers model, loaded from a local directory."""
+
+    def __init__(self, located: LocatedModel, fingerprint: str) -> None:
+        self.name = located.name
+        self.fingerprint = fingerprint
+        self._lock = threading.Lock()
+        self._model = _load(located.path)
+        self._tokenizer = _counting_tokenizer(self._model, located.name)
+        dimension = self._model.get_embedding_dimension()
+        self.dimension = int(dimension) if dimension else self.embed_documents(["a"]).shape[1]
+        self.max_tokens = self._limit()
+
+    def embed_documents(self, texts: Sequence[str]) -> Float32Array:
+        return self._encode(self._model.encode_document, texts)
+
+    def embed_queries(self, texts: Sequence[str]) -> Float32Array:
+        return self._encode(self._model.encode_query, texts)
+
+    def count_tokens(self, texts: Sequence[str]) -> list[int]:
+        encoded = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [len(one) for one in encoded]
+
+    def token_spans(self, text: str) -> list[tuple[int, int]]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False).offsets)
+
+    def _encode(self, encode: Callable[..., Any], texts: Sequence[str]) -> Float32Array:
+        with self._lock:
+            found = encode(
+                list(texts), batch_size=_BATCH, show_progress_bar=False, convert_to_numpy=True
+            )
+        return np.ascontiguousarray(found, dtype=np.float32)
+
+    def _limit(self) -> int | None:
+        """The window less the special tokens and the longest prompt."""
+        window = self._model.max_seq_length
+        if window is None:
+            return None
+        special = len(self._tokenizer.encode("", add_special_tokens=True))
+        prompts = [text for text in self._model.prompts.values() if text]
+        return max(1, window - special - max(self.count_tokens(prompts), default=0))
+
+
+_loaded: WeakValueDictionary[tuple[str, str], SentenceTransformerEmbedder] = WeakValueDictionary()
+_loading = threading.Lock()
+
+
+def load(located: LocatedModel, fingerprint: str) -> SentenceTransformerEmbedder:
+    """The embedder of a model; stores of one process that use the same model share it."""
+    key = (located.name, fingerprint)
+    with _loading:
+        found = _loaded.get(key)
+        if found is None:
+            found = _loaded[key] = SentenceTransformerEmbedder(located, fingerprint)
+        return found
+
+
+def _load(path: Path) -> SentenceTransformer:
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        return SentenceTransformer(str(path), local_files_only=True)
+    except Exception as error:  # any of three libraries may fail here, each in its own way
+        raise ModelError(f"the model in {path} cannot be loaded: {error}") from error
+
+
+def _counting_tokenizer(model: SentenceTransformer, name: str) -> Tokenizer:
+    """A copy of the model's tokenizer that neither cuts nor pads."""
+    backend = getattr(model.tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise ModelError(f"the model {name} has no fast tokenizer, which measuring texts needs")
+    copy = Tokenizer.from_str(backend.to_str())
+    copy.no_truncation()
+    copy.no_padding()
+    return copy

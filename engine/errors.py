@@ -1,0 +1,111 @@
+"""The one error tree. Facts are attributes; the message says what was wrong and what to do.
+
+Nothing raised by faiss, sqlite3, sqlalchemy, torch or click leaves the public surface: the room
+that may import the library turns its exceptions into one of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+
+class EngineError(Exception):
+    """Base of every error attendex raises on purpose."""
+
+
+class InvalidInputError(EngineError, ValueError):
+    """The caller's input cannot be used as given."""
+
+
+class DimensionError(InvalidInputError):
+    """A vector has another width than the store."""
+
+    def __init__(self, *, expected: int, actual: int, where: str = "the vector") -> None:
+        super().__init__(
+            f"{where} has {actual} dimensions, this store holds {expected}-dimensional vectors; "
+            "embed it with the store's own model"
+        )
+        self.expected = expected
+        self.actual = actual
+
+
+class FilterError(InvalidInputError):
+    """A `where` expression cannot be read, or names a metadata field no document has."""
+
+
+class NotFoundError(EngineError, LookupError):
+    """Something named by the caller does not exist."""
+
+
+class StoreNotFoundError(NotFoundError):
+    """There is no store at the given path."""
+
+    def __init__(self, path: Path, detail: str = "there is no store at") -> None:
+        super().__init__(f"{detail} {path}; make one with: attendex index PATHS --store {path}")
+        self.path = path
+
+
+class DocumentNotFoundError(NotFoundError):
+    """No document has the given id."""
+
+    def __init__(self, ids: Sequence[str]) -> None:
+        shown = ", ".join(repr(i) for i in ids[:5])
+        more = f" and {len(ids) - 5} more" if len(ids) > 5 else ""
+        super().__init__(f"no document with id {shown}{more}")
+        self.ids = tuple(ids)
+
+
+class DuplicateIdError(EngineError):
+    """An id that must be new exists already."""
+
+
+class ModelError(EngineError):
+    """The embedding model cannot be used."""
+
+
+class ModelMismatchError(ModelError):
+    """The model is not the one that embedded this store."""
+
+    def __init__(self, *, store_model: str, given_model: str) -> None:
+        super().__init__(
+            f"the store was embedded with {store_model}, and {given_model} is another model "
+            "(its weights, pooling, prompts or normalisation differ): vectors of two models cannot "
+            "be compared; drop --model to use the store's own, or index into a new store"
+        )
+        self.store_model = store_model
+        self.given_model = given_model
+
+
+class ModelUnavailableError(ModelError):
+    """The model is not on this machine and was not, or could not be, fetched."""
+
+
+class StorageError(EngineError):
+    """The store cannot be read or written."""
+
+
+class SchemaVersionError(StorageError):
+    """The store's schema is not one this program can use."""
+
+    def __init__(self, message: str, *, found: str | None, expected: str) -> None:
+        super().__init__(message)
+        self.found = found
+        self.expected = expected
+
+
+class CorruptionError(StorageError):
+    """The store's database is damaged."""
+
+
+class LockedError(StorageError):
+    """Another process is writing to the store."""
+
+    def __init__(self, path: Path, *, pid: int | None, waited: float) -> None:
+        holder = f"process {pid}" if pid is not None else "another process"
+        super().__init__(
+            f"the store {path} is being written by {holder} (waited {waited:g} s); "
+            "try again when it has finished"
+        )
+        self.path = path
+        self.pid = pid

@@ -1,0 +1,113 @@
+"""What every index kind promises, and the one way its answers become exact.
+
+An index is immutable: a set of (id, vector) pairs, ids ascending. `nearest` may be off by float32
+rounding; `exact_top` turns it into the answer of a float64 scan, with proof: it takes more
+candidates until the float32 error bound shows that no other row can belong to the top k.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine import vectors
+from engine.settings import Metric
+from engine.types import BoolArray, Float32Array, Float64Array, IdArray
+
+Positions = NDArray[np.int64]
+SLACK = 16
+"""How many candidates more than k are taken at first."""
+_GROWTH = 4
+_SCAN_SHARE = 4
+
+
+class VectorIndex(Protocol):
+    """An immutable set of vectors that finds the nearest to a query."""
+
+    @property
+    def ids(self) -> IdArray:
+        """(n,) int64, ascending, each once; not to be changed."""
+
+    @property
+    def vectors(self) -> Float32Array:
+        """(n, d) float32, row i belonging to `ids[i]`; a read-only view."""
+
+    @property
+    def longest(self) -> float:
+        """The greatest Euclidean length of a row; 0 where there is none."""
+
+    def nearest(
+        self, query: Float32Array, k: int, keep: BoolArray | None
+    ) -> tuple[Float32Array, Positions]:
+        """The k rows of greatest inner product with a (d,) query, best first.
+
+        `keep` (n,) says which rows may be answered. Returns float32 scores and row positions,
+        both of the same length: min(k, rows kept), never padded.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The exact answer to one query: best first, ties by id. Both arrays have the same length."""
+
+    ids: IdArray
+    similarities: Float64Array
+
+
+def exact_top(
+    index: VectorIndex,
+    query: Float32Array,
+    k: int,
+    metric: Metric,
+    *,
+    keep: BoolArray | None = None,
+    first: tuple[Float32Array, Positions] | None = None,
+) -> Candidates:
+    """The k nearest rows by float64 inner product, ties by id: what a full scan would answer.
+
+    `first` is what `index.nearest(query, k + SLACK, keep)` answers, where that is known.
+
+    With E the float32 error bound, a row outside the candidates has a float32 score of at most
+    the last candidate's, so a true score of at most that + E; k candidates have true scores of
+    at least the k-th float32 score - E. Once last < k-th - 2E, nothing was missed.
+    """
+    kept = len(index.ids) if keep is None else int(np.count_nonzero(keep))
+    k = min(k, kept)
+    if k == 0:
+        return Candidates(np.empty(0, np.int64), np.empty(0, np.float64))
+    length = float(np.linalg.norm(query.astype(np.float64)))
+    error = vectors.float32_error(len(query), length, index.longest)
+    wanted = k + SLACK
+    while wanted * _SCAN_SHARE < kept and error < np.finfo(np.float32).max:
+        scores, positions = first or index.nearest(query, wanted, keep)
+        first = None
+        if not np.isfinite(scores).all():
+            break
+        if float(scores[-1]) < float(scores[k - 1]) - 2 * error:
+            return _best(index, positions, query, k, metric)
+        wanted *= _GROWTH
+    every = np.arange(len(index.ids)) if keep is None else np.flatnonzero(keep)
+    return _best(index, every, query, k, metric)
+
+
+def _best(
+    index: VectorIndex, positions: Positions, query: Float32Array, k: int, metric: Metric
+) -> Candidates:
+    positions = np.sort(positions)
+    whole = len(positions) == len(index.ids)
+    rows = index.vectors if whole else index.vectors[positions]
+    scores = vectors.similarities(rows, query, metric)
+    ids = index.ids[positions]
+    order = vectors.best_first(scores, ids)[:k]
+    return Candidates(ids[order], scores[order])
+
+
+def merge(parts: list[Candidates], k: int) -> Candidates:
+    """The best k of several answers over disjoint rows."""
+    ids = np.concatenate([part.ids for part in parts])
+    scores = np.concatenate([part.similarities for part in parts])
+    order = vectors.best_first(scores, ids)[:k]
+    return Candidates(ids[order], scores[order])

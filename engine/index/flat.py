@@ -1,0 +1,86 @@
+"""FAISS's flat index: every vector compared, memory-mapped from one file.
+
+The file is FAISS's own `IndexIDMap` over `IndexFlatIP`, so any FAISS program can read it; its
+ids are the passages' row ids. FAISS's padding of -1 stays in this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, cast
+
+import faiss
+import numpy as np
+
+from engine import vectors
+from engine.errors import CorruptionError
+from engine.index.contract import Positions
+from engine.types import BoolArray, Float32Array, IdArray
+
+
+class FlatIndex:
+    """A `VectorIndex` that compares the query with every vector."""
+
+    def __init__(self, native: Any, longest: float) -> None:
+        self._native = native
+        self.longest = longest
+        self._flat = cast(Any, faiss.downcast_index(native.index))
+        self.ids: IdArray = faiss.vector_to_array(native.id_map)
+        n, d = int(native.ntotal), int(native.d)
+        rows = faiss.rev_swig_ptr(self._flat.get_xb(), n * d) if n else np.empty(0, np.float32)
+        self.vectors: Float32Array = rows.reshape(n, d)
+        self.vectors.flags.writeable = False
+
+    @classmethod
+    def build(cls, blocks: Iterable[tuple[IdArray, Float32Array]], dimension: int) -> FlatIndex:
+        """An index of the blocks' rows; ids must ascend through all of them."""
+        native = faiss.IndexIDMap(faiss.IndexFlatIP(dimension))
+        longest = 0.0
+        for ids, rows in blocks:
+            if len(ids):
+                native.add_with_ids(np.ascontiguousarray(rows), ids)
+                longest = max(longest, float(vectors.row_norms(rows).max()))
+        return cls(native, longest)
+
+    @classmethod
+    def load(cls, path: Path, longest: float) -> FlatIndex:
+        """The index in a file, memory-mapped. Check the file's checksum first.
+
+        `longest` is the greatest length of a row, known since it was built.
+
+        Raises `CorruptionError` where the file is no such index.
+        """
+        try:
+            native = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
+        except RuntimeError as error:
+            raise CorruptionError(f"the index {path} cannot be read") from error
+        if not isinstance(native, faiss.IndexIDMap):
+            raise CorruptionError(f"the index {path} is of another kind")
+        return cls(native, longest)
+
+    def save(self, path: Path) -> None:
+        """Write FAISS's file format."""
+        faiss.write_index(self._native, str(path))
+
+    def nearest(
+        self, query: Float32Array, k: int, keep: BoolArray | None
+    ) -> tuple[Float32Array, Positions]:
+        """See `VectorIndex.nearest`."""
+        k = min(k, len(self.ids))
+        parameters = None
+        if keep is not None:
+            parameters = _only(keep)
+        scores, positions = self._flat.search(query[None, :], k, params=parameters)
+        found = positions[0] >= 0
+        return scores[0][found], positions[0][found]
+
+
+def _only(keep: BoolArray) -> Any:
+    """Search parameters that answer the marked positions alone.
+
+    FAISS adds keyword arguments and array overloads at run time, of which its stubs know nothing.
+    """
+    selector: Any = faiss.IDSelectorBitmap
+    parameters: Any = faiss.SearchParameters
+    return parameters(sel=selector(np.packbits(keep, bitorder="little")))

@@ -1,0 +1,72 @@
+"""Batches of queries scored exactly by torch: blocked products and a running top-k.
+
+Never a full (queries x rows) matrix. On a GPU the rows stream through in blocks, so the
+collection may be larger than the device's memory.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+
+from engine.index.contract import Positions, VectorIndex
+from engine.types import BoolArray, Float32Array
+
+_ROWS_A_BLOCK = 8192
+_ROWS_A_BLOCK_CUDA = 262_144
+_SCORES_A_BLOCK = 1 << 25
+
+
+def device() -> torch.device:
+    """The GPU where there is one, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def nearest_many(
+    index: VectorIndex,
+    queries: Float32Array,
+    k: int,
+    keep: BoolArray | None,
+    on: torch.device | None = None,
+) -> list[tuple[Float32Array, Positions]]:
+    """For each of the (m, d) queries what `VectorIndex.nearest` gives for one.
+
+    Work memory: a block of at most 2**25 scores, and m x k results.
+    """
+    on = on or device()
+    rows_total = len(index.ids)
+    kept = rows_total if keep is None else int(keep.sum())
+    k = min(k, kept)
+    if k == 0 or len(queries) == 0:
+        nothing = torch.empty(0)
+        return [(nothing.numpy(), nothing.long().numpy())] * len(queries)
+    step = _ROWS_A_BLOCK if on.type == "cpu" else _ROWS_A_BLOCK_CUDA
+    step = max(1, min(step, _SCORES_A_BLOCK // len(queries)))
+    wanted = torch.from_numpy(queries).to(on)
+    best = torch.full((len(queries), k), -torch.inf, device=on)
+    places = torch.full((len(queries), k), -1, dtype=torch.int64, device=on)
+    with torch.inference_mode():
+        for start in range(0, rows_total, step):
+            stop = min(start + step, rows_total)
+            rows = _shared(index.vectors[start:stop]).to(on)
+            scores = wanted @ rows.T
+            if keep is not None:
+                scores.masked_fill_(~torch.from_numpy(keep[start:stop]).to(on), -torch.inf)
+            top, at = scores.topk(min(k, stop - start), dim=1)
+            joined = torch.cat([best, top], dim=1)
+            best, chosen = joined.topk(k, dim=1)
+            places = torch.cat([places, at + start], dim=1).gather(1, chosen)
+    return list(zip(best.cpu().numpy(), places.cpu().numpy(), strict=True))
+
+
+def _shared(rows: Float32Array) -> torch.Tensor:
+    """The rows as a tensor on the same memory, which is only ever read.
+
+    torch warns of arrays that are not writable, as memory-mapped ones are: it is shown the same
+    memory without that flag.
+    """
+    described = dict(rows.__array_interface__)
+    described["data"] = (described["data"][0], False)
+    return torch.from_numpy(np.asarray(SimpleNamespace(__array_interface__=described)))

@@ -1,0 +1,104 @@
+"""What one generation of the store holds, ready to be searched: base + delta - dead.
+
+A snapshot never changes; the next generation is another snapshot that shares what stayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from engine import vectors
+from engine.index.contract import SLACK, Candidates, VectorIndex, exact_top, merge
+from engine.index.flat import FlatIndex
+from engine.settings import Metric
+from engine.types import BoolArray, Float32Array, IdArray
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The published index `base`, rows committed since (`delta`), and ids deleted since.
+
+    `dead` (ascending) are ids of the base or of the delta that must not be answered.
+    """
+
+    metric: Metric
+    dimension: int
+    generation: int
+    base: VectorIndex
+    delta: VectorIndex
+    dead: IdArray
+    base_name: str | None = None
+
+    @classmethod
+    def of(
+        cls, base: VectorIndex, metric: Metric, generation: int, base_name: str | None
+    ) -> Snapshot:
+        """The snapshot of an index just published or loaded, nothing changed since."""
+        dimension = base.vectors.shape[1]
+        delta = FlatIndex.build([], dimension)
+        nothing = np.empty(0, np.int64)
+        return cls(metric, dimension, generation, base, delta, nothing, base_name)
+
+    @property
+    def last_id(self) -> int:
+        """The greatest id held, dead or alive; 0 where there is none."""
+        ids = self.delta.ids if len(self.delta.ids) else self.base.ids
+        return int(ids[-1]) if len(ids) else 0
+
+    def advanced(
+        self, generation: int, ids: IdArray, rows: Float32Array, dead: IdArray
+    ) -> Snapshot:
+        """The snapshot after more rows (ids above `last_id`) and more deletions."""
+        delta = self.delta
+        if len(ids):
+            blocks = [(delta.ids, delta.vectors), (ids, rows)]
+            delta = FlatIndex.build(blocks, self.dimension)
+        return replace(self, generation=generation, delta=delta, dead=np.union1d(self.dead, dead))
+
+    def search(self, query: Float32Array, k: int, allowed: IdArray | None = None) -> Candidates:
+        """The k nearest living rows, exactly; only those in `allowed` (ascending) if given."""
+        parts = [
+            exact_top(index, query, k, self.metric, keep=self._keep(index, allowed))
+            for index in (self.base, self.delta)
+        ]
+        return merge(parts, k)
+
+    def search_many(
+        self, queries: Float32Array, k: int, allowed: IdArray | None = None
+    ) -> list[Candidates]:
+        """`search` for each row of `queries`, scored together by torch."""
+        from engine.index import scorer
+
+        parts: list[list[Candidates]] = []
+        for index in (self.base, self.delta):
+            keep = self._keep(index, allowed)
+            first = scorer.nearest_many(index, queries, k + SLACK, keep)
+            parts.append(
+                [
+                    exact_top(index, query, k, self.metric, keep=keep, first=found)
+                    for query, found in zip(queries, first, strict=True)
+                ]
+            )
+        return [merge(list(both), k) for both in zip(*parts, strict=True)]
+
+    def vectors(self, ids: Sequence[int]) -> Float32Array:
+        """The vectors of ids the snapshot holds, (len(ids), d), in that order."""
+        wanted = np.asarray(ids, dtype=np.int64)
+        rows = np.empty((len(wanted), self.dimension), np.float32)
+        for index in (self.base, self.delta):
+            if len(index.ids):
+                at = np.searchsorted(index.ids, wanted).clip(max=len(index.ids) - 1)
+                mine = index.ids[at] == wanted
+                rows[mine] = index.vectors[at[mine]]
+        return rows
+
+    def _keep(self, index: VectorIndex, allowed: IdArray | None) -> BoolArray | None:
+        """Which rows of an index may be answered; None for all."""
+        if allowed is None and not len(self.dead):
+            return None
+        if allowed is None:
+            return ~vectors.mask_of(index.ids, self.dead)
+        return vectors.mask_of(index.ids, np.setdiff1d(allowed, self.dead, assume_unique=True))

@@ -1,0 +1,388 @@
+"""The write route: rows -> documents -> passages -> vectors -> one commit a batch.
+
+Each batch is one transaction. What is committed stays, whatever happens to the next batch, and
+the same input again embeds nothing that the store holds.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from engine import vectors
+from engine.embedding.base import Embedder
+from engine.errors import InvalidInputError, ModelError
+from engine.settings import Metric
+from engine.storage.database import dump_json
+from engine.storage.records import KnownDocument, NewDocument, NewPassage
+from engine.storage.store import Store
+from engine.text import chunking, unicode
+from engine.types import AddReport, Document, Float32Array, Progress, Refusal, SkipReason
+
+BATCH = 1024
+EXAMPLES = 5
+_OVERLAP_SHARE = 8
+_METADATA_DEPTH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A document on its way in: where it was met, and the source that owns it (None: nobody)."""
+
+    where: str
+    document: Document
+    source: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfSource:
+    """A source was read to its end: what it held before and not now goes.
+
+    `complete` is False where some rows could not be read: then nothing goes.
+    """
+
+    source: str
+    complete: bool = True
+
+
+Item = Incoming | Refusal | EndOfSource | str
+"""What flows into `ingest`; a str is a note for the report."""
+
+
+def from_documents(documents: Iterable[Document | str]) -> Iterator[Item]:
+    """Documents or plain texts of a program, named by their place in the iterable."""
+    if isinstance(documents, str | Document):
+        raise InvalidInputError("add takes an iterable of documents; put a single one in a list")
+    for number, document in enumerate(documents):
+        given = Document(document) if isinstance(document, str) else document
+        yield Incoming(f"document {number}", given)
+
+
+@dataclass
+class _Tally:
+    """The report in the making."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[SkipReason] = field(default_factory=Counter)
+    refusals: list[Refusal] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    seconds_embedding: float = 0.0
+
+    def refuse(self, refusal: Refusal) -> None:
+        self.skipped[refusal.reason] += 1
+        if self.skipped[refusal.reason] <= EXAMPLES:
+            self.refusals.append(refusal)
+
+    def report(self, seconds: float) -> AddReport:
+        return AddReport(
+            **self.counts,
+            skipped=dict(self.skipped),
+            refusals=tuple(self.refusals),
+            notes=tuple(self.notes),
+            seconds=seconds,
+            seconds_embedding=self.seconds_embedding,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """A document that may be stored."""
+
+    where: str
+    key: str
+    text: str
+    metadata: dict[str, Any]
+    vector: Float32Array | None
+    content_hash: bytes
+    source: str | None
+
+
+class Ingest:
+    """One `add`: feed it items with `run`. `after_commit` is called when a batch is in."""
+
+    def __init__(
+        self,
+        store: Store,
+        embedder: Callable[[], Embedder],
+        after_commit: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._store = store
+        self._load = embedder
+        self._after_commit = after_commit
+        self._tally = _Tally()
+        self._kept_rows: defaultdict[str, array[int]] = defaultdict(lambda: array("q"))
+        self._faulty: set[str] = set()
+        self._started = time.perf_counter()
+
+    def run(
+        self,
+        items: Iterable[Item],
+        *,
+        on_progress: Callable[[Progress], None] | None = None,
+        fraction: Callable[[], float | None] = lambda: None,
+    ) -> AddReport:
+        """Take everything in, batch by batch; returns the report.
+
+        Raises what makes going on pointless: `ModelError`, `StorageError`. What was committed
+        before stays.
+        """
+        stream = iter(items)
+        while batch := list(islice(stream, BATCH)):
+            self._take([item for item in batch if isinstance(item, Incoming)])
+            for item in batch:
+                if isinstance(item, Refusal):
+                    self._tally.refuse(item)
+                elif isinstance(item, str):
+                    self._tally.notes.append(item)
+            for item in batch:
+                if isinstance(item, EndOfSource):
+                    self._forget_vanished(item)
+            self._after_commit()
+            if on_progress is not None:
+                on_progress(self._progress(fraction()))
+        return self._tally.report(time.perf_counter() - self._started)
+
+    def _progress(self, fraction: float | None) -> Progress:
+        counts = self._tally.counts
+        return Progress(
+            documents=counts["added"] + counts["replaced"] + counts["unchanged"],
+            embedded=counts["embedded"],
+            seconds=time.perf_counter() - self._started,
+            fraction=fraction,
+        )
+
+    def _take(self, batch: Sequence[Incoming]) -> None:
+        checked = self._last_of_each_key(self._check(batch))
+        with self._store.reading() as view:
+            known = view.known([document.key for document in checked])
+        fresh = [d for d in checked if _content_changed(d, known.get(d.key))]
+        passages = self._passages(fresh)
+        ready: list[NewDocument] = []
+        for document in checked:
+            before = known.get(document.key)
+            content = _content_changed(document, before)
+            parts = passages.get(document.key)
+            if content and parts is None:
+                continue
+            label = before is None or _label_changed(document, before)
+            if content or label:
+                ready.append(_new_document(document, parts))
+            self._tally.counts[_verdict(document, before, content)] += 1
+        rows = {key: before.row_id for key, before in known.items()}
+        if ready:
+            rows |= self._store.add(ready)
+        for document in checked:
+            if document.source is not None and document.key in rows:
+                self._kept_rows[document.source].append(rows[document.key])
+
+    def _check(self, batch: Sequence[Incoming]) -> Iterator[_Checked]:
+        """The documents that may be stored; the others are refused with their reason."""
+        for incoming in batch:
+            found = _checked(incoming, self._store.settings.dimension, self._store.settings.metric)
+            if isinstance(found, Refusal):
+                self._refuse(found, incoming.source)
+            else:
+                yield found
+
+    def _refuse(self, refusal: Refusal, source: str | None) -> None:
+        self._tally.refuse(refusal)
+        if source is not None and refusal.reason is not SkipReason.BLANK:
+            self._faulty.add(source)
+
+    def _last_of_each_key(self, documents: Iterable[_Checked]) -> list[_Checked]:
+        latest: dict[str, _Checked] = {}
+        for document in documents:
+            if document.key in latest:
+                earlier = latest.pop(document.key)
+                detail = f"id {document.key!r} is given again at {document.where}, which counts"
+                self._tally.refuse(Refusal(earlier.where, SkipReason.DUPLICATE, detail))
+            latest[document.key] = document
+        return list(latest.values())
+
+    def _passages(self, documents: Sequence[_Checked]) -> dict[str, tuple[NewPassage, ...]]:
+        """Cut and embed; a document any of whose vectors is unusable is refused and left out."""
+        made: dict[str, tuple[NewPassage, ...]] = {
+            d.key: (NewPassage(0, len(d.text), d.text, 0, None, d.vector),)
+            for d in documents
+            if d.vector is not None
+        }
+        rest = [d for d in documents if d.vector is None]
+        if not rest:
+            return made
+        embedder = self._load()
+        spans = {d.key: parts for d, parts in zip(rest, _cut(embedder, rest), strict=True)}
+        texts = {
+            d.key: [unicode.composed(d.text[start:end]) for start, end in spans[d.key]]
+            for d in rest
+        }
+        flat = list(dict.fromkeys(text for parts in texts.values() for text in parts))
+        hashes = {text: unicode.digest(text.encode()) for text in flat}
+        counts = dict(zip(flat, embedder.count_tokens(flat), strict=True))
+        found = self._vectors(embedder, hashes)
+        for document in rest:
+            parts = texts[document.key]
+            faults = [fault for text in parts if isinstance(fault := found[hashes[text]], str)]
+            if faults:
+                refusal = Refusal(document.where, SkipReason.VECTOR, f"its vector {faults[0]}")
+                self._refuse(refusal, document.source)
+                continue
+            self._tally.counts["tokens"] += sum(counts[text] for text in parts)
+            self._tally.counts["chunked"] += len(parts) > 1
+            if embedder.max_tokens is not None:
+                limit = embedder.max_tokens
+                self._tally.counts["truncated"] += sum(counts[text] > limit for text in parts)
+            made[document.key] = tuple(
+                NewPassage(start, end, document.text[start:end], counts[text], hashes[text], vector)
+                for (start, end), text in zip(spans[document.key], parts, strict=True)
+                if not isinstance(vector := found[hashes[text]], str)
+            )
+        return made
+
+    def _vectors(
+        self, embedder: Embedder, hashes: dict[str, bytes]
+    ) -> dict[bytes, Float32Array | str]:
+        """A vector for each text, or why it has none; texts the store knows are not embedded."""
+        settings = self._store.settings
+        with self._store.reading() as view:
+            found: dict[bytes, Float32Array | str] = dict(view.embedded(hashes.values()))
+        missing = [text for text, key in hashes.items() if key not in found]
+        if not missing:
+            return found
+        started = time.perf_counter()
+        raw = embedder.embed_documents(missing)
+        self._tally.seconds_embedding += time.perf_counter() - started
+        self._tally.counts["embedded"] += len(missing)
+        try:
+            matrix = vectors.as_matrix(raw, settings.dimension, where=f"{embedder.name}'s output")
+        except InvalidInputError as error:
+            raise ModelError(str(error)) from error
+        if len(matrix) != len(missing):
+            raise ModelError(f"{embedder.name} gave {len(matrix)} vectors for {len(missing)} texts")
+        unusable = vectors.unusable_rows(matrix, settings.metric)
+        usable = np.ones(len(matrix), np.bool_)
+        usable[list(unusable)] = False
+        matrix[usable] = vectors.prepare(matrix[usable], settings.metric)
+        for number, text in enumerate(missing):
+            found[hashes[text]] = unusable.get(number, matrix[number])
+        return found
+
+    def _forget_vanished(self, end: EndOfSource) -> None:
+        """Remove what a source held before and no longer holds."""
+        kept = self._kept_rows.pop(end.source, array("q"))
+        if not end.complete or end.source in self._faulty:
+            return
+        with self._store.reading() as view:
+            before = view.source_rows(end.source)
+        gone = np.setdiff1d(before, np.frombuffer(kept, dtype=np.int64))
+        self._tally.counts["removed"] += self._store.delete_rows(gone.tolist())
+
+
+def _checked(incoming: Incoming, dimension: int, metric: Metric) -> _Checked | Refusal:
+    document, where = incoming.document, incoming.where
+
+    def refusal(reason: SkipReason, detail: str) -> Refusal:
+        return Refusal(where, reason, detail)
+
+    if not isinstance(document, Document) or not isinstance(document.text, str):
+        return refusal(SkipReason.INVALID, "it is no Document with a text")
+    if fault := unicode.fault(document.text):
+        return refusal(SkipReason.INVALID, fault)
+    if unicode.is_blank(document.text):
+        return refusal(SkipReason.BLANK, "blank text")
+    key = document.id
+    if key is None:
+        key = unicode.digest(document.text.encode()).hex()
+    elif not isinstance(key, str) or not key or unicode.fault(key):
+        return refusal(SkipReason.INVALID, f"its id {key!r} is no usable text")
+    metadata = _plain_metadata(document.metadata)
+    if isinstance(metadata, str):
+        return refusal(SkipReason.INVALID, f"its metadata {metadata}")
+    vector = None
+    parts = [document.text.encode()]
+    if document.vector is not None:
+        name = f"the vector of id {key!r}"
+        try:
+            vector = vectors.as_vector(document.vector, dimension, where=name)
+        except InvalidInputError as error:
+            return refusal(SkipReason.VECTOR, str(error))
+        if reasons := vectors.unusable_rows(vector[None, :], metric):
+            return refusal(SkipReason.VECTOR, f"{name} {reasons[0]}")
+        vector = vectors.prepare(vector[None, :], metric)[0]
+        parts.append(vectors.to_blob(vector))
+    return _Checked(
+        where, key, document.text, metadata, vector, unicode.digest(*parts), incoming.source
+    )
+
+
+def _plain_metadata(metadata: object) -> dict[str, Any] | str:
+    """The metadata as plain JSON values, or what is wrong with it."""
+    if not isinstance(metadata, Mapping):
+        return "is no mapping"
+    try:
+        written = dump_json(dict(metadata))
+        written.encode()
+    except UnicodeEncodeError:
+        return "holds a lone surrogate"
+    except (TypeError, ValueError, RecursionError) as error:
+        return f"cannot be written as JSON ({error})"
+    plain: dict[str, Any] = json.loads(written)
+    if _depth(plain, _METADATA_DEPTH) > _METADATA_DEPTH:
+        return f"is nested more than {_METADATA_DEPTH} levels deep"
+    return plain
+
+
+def _depth(value: object, limit: int) -> int:
+    if limit < 0 or not isinstance(value, dict | list):
+        return 0
+    inner = value.values() if isinstance(value, dict) else value
+    return 1 + max((_depth(item, limit - 1) for item in inner), default=0)
+
+
+def _content_changed(document: _Checked, before: KnownDocument | None) -> bool:
+    return before is None or before.content_hash != document.content_hash
+
+
+def _label_changed(document: _Checked, before: KnownDocument) -> bool:
+    """Metadata or the owning source differ (1, 1.0 and true are three values)."""
+    same = dump_json(before.metadata) == dump_json(document.metadata)
+    return not same or before.source != document.source
+
+
+def _verdict(document: _Checked, before: KnownDocument | None, content: bool) -> str:
+    if before is None:
+        return "added"
+    same = not content and dump_json(before.metadata) == dump_json(document.metadata)
+    return "unchanged" if same else "replaced"
+
+
+def _new_document(document: _Checked, parts: tuple[NewPassage, ...] | None) -> NewDocument:
+    return NewDocument(
+        document.key,
+        document.content_hash,
+        document.text,
+        document.metadata,
+        document.source,
+        parts,
+    )
+
+
+def _cut(embedder: Embedder, documents: Sequence[_Checked]) -> list[list[tuple[int, int]]]:
+    """The passages of each document, as character spans."""
+    size = embedder.max_tokens
+    if size is None:
+        return [[(0, len(d.text))] for d in documents]
+    counts = embedder.count_tokens([d.text for d in documents])
+    return [
+        [(0, len(d.text))]
+        if count <= size
+        else chunking.windows(d.text, embedder.token_spans(d.text), size, size // _OVERLAP_SHARE)
+        for d, count in zip(documents, counts, strict=True)
+    ]

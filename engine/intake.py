@@ -1,0 +1,75 @@
+"""Files to the write route: sources one after another, each closed with what it held."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+from engine.errors import InvalidInputError
+from engine.ingest import EndOfSource, Incoming, Item
+from engine.text.readers import Note, ReadOptions, Row, read
+from engine.text.sources import Source, find_sources, refused
+from engine.types import Refusal
+
+
+class Intake:
+    """An iterator over all that the files under `paths` hold, for `Engine.ingest`.
+
+    `paths` are files, directories (recursively, known suffixes only) and "-" for standard input.
+    A path that does not exist, and a file that cannot be read, become refusals.
+    """
+
+    def __init__(self, paths: Sequence[str], options: ReadOptions | None = None) -> None:
+        self._options = ReadOptions() if options is None else options
+        self._sources, refusals = find_sources(paths)
+        self._total = sum(source.size for source in self._sources)
+        self._done = 0
+        self._within = 0
+        self._items: Iterator[Item] = itertools.chain(refusals, self._read_all())
+
+    def __iter__(self) -> Iterator[Item]:
+        return self._items
+
+    def fraction(self) -> float | None:
+        """The share of all bytes read so far, in [0, 1]; None where the size is not known."""
+        known = self._total and all(source.path is not None for source in self._sources)
+        return min(1.0, (self._done + self._within) / self._total) if known else None
+
+    def has_documents(self) -> bool:
+        """Look ahead to the first document. What was passed on the way is kept."""
+        seen: list[Item] = []
+        found = False
+        for item in self._items:
+            seen.append(item)
+            if isinstance(item, Incoming):
+                found = True
+                break
+        self._items = itertools.chain(seen, self._items)
+        return found
+
+    def _read_all(self) -> Iterator[Item]:
+        for source in self._sources:
+            yield from self._read(source)
+            self._done += source.size
+            self._within = 0
+
+    def _read(self, source: Source) -> Iterator[Item]:
+        complete = True
+        try:
+            for item in read(source, self._options, self._at):
+                match item:
+                    case Row():
+                        yield Incoming(item.where, item.document, source.uri)
+                    case Note():
+                        yield item.text
+                    case Refusal():
+                        complete = False
+                        yield item
+        except InvalidInputError as error:
+            complete = False
+            yield refused(source.name, str(error).removeprefix(f"{source.name} "))
+        if source.uri is not None:
+            yield EndOfSource(source.uri, complete)
+
+    def _at(self, position: int) -> None:
+        self._within = position

@@ -1,0 +1,88 @@
+"""Which model a store is opened with, found and checked before it is loaded."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from engine.embedding.base import Embedder
+from engine.errors import ModelMismatchError, ModelUnavailableError
+from engine.storage.records import StoreSettings
+
+log = logging.getLogger("attendex")
+
+
+class ModelSource:
+    """A model by name or object, loaded at first use.
+
+    With `expected` settings, a model of another fingerprint raises `ModelMismatchError`.
+    """
+
+    def __init__(
+        self,
+        model: str | Embedder,
+        *,
+        offline: bool = False,
+        expected: StoreSettings | None = None,
+    ) -> None:
+        self._model = model
+        self._offline = offline
+        self._expected = expected
+        self._loaded: Embedder | None = None if isinstance(model, str) else model
+        self._lock = threading.Lock()
+
+    @property
+    def is_custom(self) -> bool:
+        """The caller's own object, which no name finds again."""
+        return not isinstance(self._model, str)
+
+    def identify(self) -> str:
+        """Find the model without loading it, check it, and return its name."""
+        if not isinstance(self._model, str):
+            self._check(self._model.name, self._model.fingerprint)
+            return self._model.name
+        from engine.embedding.fingerprint import fingerprint
+        from engine.embedding.locate import locate
+
+        located = locate(self._model, offline=self._offline, on_notice=log.warning)
+        self._check(located.name, fingerprint(located.path))
+        return located.name
+
+    def load(self) -> Embedder:
+        """The model, ready to embed. Raises `ModelError`s."""
+        with self._lock:
+            if self._loaded is None:
+                self._loaded = self._load(str(self._model))
+            elif self.is_custom:
+                self._check(self._loaded.name, self._loaded.fingerprint)
+            return self._loaded
+
+    def _load(self, name: str) -> Embedder:
+        if self._expected is not None and self._expected.custom and name == self._expected.model:
+            raise ModelUnavailableError(
+                f"this store was embedded by the program's own embedder '{name}'; "
+                "open it with Engine.open(path, model=embedder)"
+            )
+        from engine.embedding import sentence_transformer
+        from engine.embedding.fingerprint import fingerprint
+        from engine.embedding.locate import locate
+
+        located = locate(name, offline=self._offline, on_notice=log.warning)
+        identity = fingerprint(located.path)
+        self._check(located.name, identity)
+        return sentence_transformer.load(located, identity)
+
+    def _check(self, name: str, fingerprint: str) -> None:
+        if self._expected is not None and fingerprint != self._expected.fingerprint:
+            raise ModelMismatchError(store_model=self._expected.model, given_model=name)
+
+
+def is_here(name: str) -> bool:
+    """The model of that name can be had without fetching anything."""
+    from engine.embedding.locate import locate
+
+    try:
+        locate(name, offline=True)
+    except ModelUnavailableError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Attention: the maths, the rerank stage, and what it says of a result."""

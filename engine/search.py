@@ -1,0 +1,185 @@
+"""The read route: query -> vector -> candidates -> rows -> rerank -> hits.
+
+One search reads one snapshot of the database from end to end, so an answer never mixes two
+generations. Query texts are embedded together, candidates of several queries scored together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.embedding.base import Embedder
+from engine.errors import InvalidInputError
+from engine.index.contract import Candidates
+from engine.index.snapshot import Snapshot
+from engine.ranking.rerank import Reranked, Reranker, RerankInput
+from engine.storage.records import PassageRow
+from engine.storage.view import View
+from engine.text import unicode
+from engine.types import Float32Array, Hit, IdArray, SearchResult
+
+CANDIDATES = 50
+"""How many documents the first stage finds for the rerank stage, where k is not more."""
+_RERANK_BATCH = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One query ready to be searched: its unit (or raw, for ip) vector and what to say of it."""
+
+    vector: Float32Array
+    text: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+def check_k(k: int) -> int:
+    """`k` as an int of at least 1."""
+    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+        raise InvalidInputError(f"k must be a whole number of at least 1, not {k!r}")
+    return int(k)
+
+
+def text_fault(text: object) -> str | None:
+    """Why a text cannot be searched for, or None."""
+    if not isinstance(text, str):
+        return f"a query must be a text, not {type(text).__name__}"
+    if unicode.is_blank(text):
+        return "the query is empty; write the words to search for"
+    if fault := unicode.fault(text):
+        return f"the query cannot be used: {fault}"
+    return None
+
+
+def embed(embedder: Embedder, texts: Sequence[str]) -> tuple[Float32Array, list[tuple[str, ...]]]:
+    """The raw vectors of query texts, (m, d), and the notes of each."""
+    plain = [unicode.composed(text) for text in texts]
+    notes: list[tuple[str, ...]] = [()] * len(plain)
+    limit = embedder.max_tokens
+    if limit is not None:
+        for number, count in enumerate(embedder.count_tokens(plain)):
+            if count > limit:
+                notes[number] = (
+                    f"the query has {count} tokens and the model reads {limit}: "
+                    "what lies beyond was not searched for",
+                )
+    return embedder.embed_queries(plain), notes
+
+
+def run(
+    view: View,
+    snapshot: Snapshot,
+    queries: Sequence[Query],
+    k: int,
+    allowed: IdArray | None,
+    reranker: Reranker | None,
+) -> list[SearchResult]:
+    """Answer queries on one snapshot; `allowed` are the passage ids a filter leaves, ascending."""
+    if reranker is None:
+        found = _find(view, snapshot, queries, k, allowed)
+        return [_plain_result(query, rows) for query, rows in zip(queries, found, strict=True)]
+    found = _find(view, snapshot, queries, max(k, CANDIDATES), allowed)
+    results: list[SearchResult] = []
+    for start in range(0, len(queries), _RERANK_BATCH):
+        asked = queries[start : start + _RERANK_BATCH]
+        chosen = found[start : start + _RERANK_BATCH]
+        inputs = [_rerank_input(snapshot, *pair) for pair in zip(asked, chosen, strict=True)]
+        results += [
+            _reranked_result(*triple)
+            for triple in zip(asked, chosen, reranker.rerank(inputs, k), strict=True)
+        ]
+    return results
+
+
+Found = list[tuple[PassageRow, float]]
+"""The best passage of each document with its similarity, best first."""
+
+
+def _find(
+    view: View, snapshot: Snapshot, queries: Sequence[Query], k: int, allowed: IdArray | None
+) -> list[Found]:
+    """For each query the k best documents, each by its best passage.
+
+    A document's further passages take places among the candidates, so more are asked for until
+    there are k documents or no passages left.
+    """
+    found: list[Found] = [[] for _ in queries]
+    open_numbers = list(range(len(queries)))
+    wanted = k
+    while open_numbers:
+        candidates = _candidates(snapshot, [queries[n] for n in open_numbers], wanted, allowed)
+        ids = np.unique(np.concatenate([one.ids for one in candidates]))
+        rows = view.passages(ids.tolist())
+        unfinished = []
+        for number, one in zip(open_numbers, candidates, strict=True):
+            found[number] = _best_of_each(one, rows)[:k]
+            if len(found[number]) < k and len(one.ids) == wanted:
+                unfinished.append(number)
+        open_numbers = unfinished
+        wanted *= 2
+    return found
+
+
+def _candidates(
+    snapshot: Snapshot, queries: Sequence[Query], k: int, allowed: IdArray | None
+) -> list[Candidates]:
+    if len(queries) == 1:
+        return [snapshot.search(queries[0].vector, k, allowed)]
+    return snapshot.search_many(np.stack([query.vector for query in queries]), k, allowed)
+
+
+def _best_of_each(candidates: Candidates, rows: dict[int, PassageRow]) -> Found:
+    seen: set[int] = set()
+    best: Found = []
+    for id_, similarity in zip(
+        candidates.ids.tolist(), candidates.similarities.tolist(), strict=True
+    ):
+        row = rows[id_]
+        if row.document_id not in seen:
+            seen.add(row.document_id)
+            best.append((row, similarity))
+    return best
+
+
+def _rerank_input(snapshot: Snapshot, query: Query, found: Found) -> RerankInput:
+    return RerankInput(
+        query=query.vector,
+        vectors=snapshot.vectors([row.id for row, _ in found]),
+        similarities=np.array([similarity for _, similarity in found], dtype=np.float64),
+    )
+
+
+def _plain_result(query: Query, found: Found) -> SearchResult:
+    hits = [_hit(rank, row, sim, sim, None) for rank, (row, sim) in enumerate(found, start=1)]
+    return SearchResult(query.text, tuple(hits), notes=query.notes)
+
+
+def _reranked_result(query: Query, found: Found, reranked: Reranked) -> SearchResult:
+    hits = []
+    ranked = zip(reranked.order, reranked.scores, reranked.weights, strict=True)
+    for rank, (at, score, weight) in enumerate(ranked, start=1):
+        row, similarity = found[at]
+        hits.append(_hit(rank, row, float(score), similarity, float(weight)))
+    return SearchResult(
+        query=query.text,
+        hits=tuple(hits),
+        temperature=reranked.temperature,
+        context=reranked.context,
+        notes=query.notes,
+    )
+
+
+def _hit(rank: int, row: PassageRow, score: float, similarity: float, weight: float | None) -> Hit:
+    return Hit(
+        rank=rank,
+        id=row.key,
+        score=score,
+        similarity=similarity,
+        text=row.text,
+        metadata=row.metadata,
+        weight=weight,
+        start=row.start,
+        end=row.end,
+    )

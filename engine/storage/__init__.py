@@ -1,0 +1,1 @@
+"""The truth: schema, database, filters, and the store that reads and writes it."""

@@ -1,0 +1,105 @@
+"""The value types between the store and the routes above it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from engine.settings import IndexKind, Metric
+from engine.types import Float32Array, IdArray
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """Fixed when the store is made (the model's name may follow a moved copy).
+
+    `custom` says that the model is the program's own embedder, which no name finds.
+    """
+
+    model: str
+    custom: bool
+    fingerprint: str
+    dimension: int
+    metric: Metric
+    kind: IndexKind
+    store_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The index file that holds the passages of `generation`; `sha256` is that of its bytes,
+    `longest` the greatest length of a vector in it."""
+
+    file: str
+    sha256: str
+    generation: int
+    passages: int
+    longest: float
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The counters of one committed generation."""
+
+    number: int
+    last_passage_id: int
+    documents: int
+    passages: int
+    published: Published | None
+
+
+@dataclass(frozen=True, slots=True)
+class NewPassage:
+    """Characters [start, end) of a document. `content_hash` is None for a caller's own vector."""
+
+    start: int
+    end: int
+    text: str
+    token_count: int
+    content_hash: bytes | None
+    vector: Float32Array
+
+
+@dataclass(frozen=True, slots=True)
+class NewDocument:
+    """A document ready to be stored. `passages` is None where only the metadata changed."""
+
+    key: str
+    content_hash: bytes
+    text: str
+    metadata: Mapping[str, Any]
+    source: str | None
+    passages: tuple[NewPassage, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class KnownDocument:
+    """What the write route asks about an id that exists: enough to tell what changed."""
+
+    row_id: int
+    content_hash: bytes
+    metadata: Mapping[str, Any]
+    source: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PassageRow:
+    """A candidate passage with its document, as the read route shows it."""
+
+    id: int
+    document_id: int
+    key: str
+    text: str
+    start: int
+    end: int
+    metadata: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What happened to the passages after some generation: appended rows and deleted ids."""
+
+    ids: IdArray
+    vectors: Float32Array
+    dead: IdArray

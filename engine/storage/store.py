@@ -1,0 +1,149 @@
+"""Rows in and out as value types, one transaction a call.
+
+A document's row, its passages, their vectors and the new generation commit together, so what a
+reader sees is always one generation, whole.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from engine.files import WriterLock
+from engine.settings import IndexKind, Metric
+from engine.storage import database
+from engine.storage.records import NewDocument, Published, StoreSettings
+from engine.storage.schema import HEAD, documents, generation, passages, settings, tombstones
+from engine.storage.view import View
+from engine.storage.writer import Writer
+
+
+def create_store(path: Path, made: StoreSettings) -> None:
+    """Make a new, empty store; raises `StorageError` where one cannot be made."""
+    values = asdict(made) | {"metric": made.metric.value, "kind": made.kind.value}
+    with database.created(path) as connection:
+        connection.execute(
+            sa.insert(settings), [{"name": n, "value": v} for n, v in values.items()]
+        )
+        counters = ("number", "last_document_id", "last_passage_id", "documents", "passages")
+        connection.execute(sa.insert(generation), {"id": 1} | dict.fromkeys(counters, 0))
+
+
+def new_store_id() -> str:
+    """A name no other store has, to tell a cache file of another store."""
+    return uuid.uuid4().hex
+
+
+class Store:
+    """An open store. Safe to share between threads: every call has its own connection."""
+
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        self.path = path
+        self.read_only = read_only
+        self.schema = database.check_schema(path)
+        self.lock = WriterLock(path)
+        if self.schema != HEAD:
+            with self.lock.held():
+                database.upgrade(path, database.check_schema(path))
+            self.schema = HEAD
+        self._db = database.open_engine(path / database.FILE_NAME, read_only=read_only)
+        try:
+            self.settings = self._read_settings()
+        except BaseException:
+            self._db.dispose()
+            raise
+
+    def close(self) -> None:
+        self._db.dispose()
+
+    def _read_settings(self) -> StoreSettings:
+        with database.reading(self._db, self.path) as connection:
+            rows = connection.execute(sa.select(settings)).all()
+        values: dict[str, Any] = {row.name: row.value for row in rows}
+        values["metric"] = Metric(values["metric"])
+        values["kind"] = IndexKind(values["kind"])
+        return StoreSettings(**values)
+
+    @contextmanager
+    def reading(self) -> Iterator[View]:
+        """One snapshot: all that is read through the view is of the same generation."""
+        with database.reading(self._db, self.path) as connection:
+            yield View(connection, self.settings.dimension)
+
+    def add(self, batch: Sequence[NewDocument]) -> dict[str, int]:
+        """Insert or replace documents in one transaction; the batch holds each key once.
+
+        A document whose `passages` is None exists already and keeps its passages. Returns the
+        row id of each key.
+        """
+        with database.writing(self._db, self.path) as connection:
+            return Writer(connection).add(batch)
+
+    def delete(self, keys: Collection[str]) -> int:
+        """Delete documents by key; unknown keys are ignored. Returns how many went."""
+        with database.writing(self._db, self.path) as connection:
+            known = View(connection, self.settings.dimension).known(keys)
+            return Writer(connection).delete([document.row_id for document in known.values()])
+
+    def delete_rows(self, row_ids: Sequence[int]) -> int:
+        """Delete documents by row id. Returns how many went."""
+        if not row_ids:
+            return 0
+        with database.writing(self._db, self.path) as connection:
+            return Writer(connection).delete(row_ids)
+
+    def set_published(self, published: Published) -> None:
+        """Name the index file in use; forgets the deletions it already lacks."""
+        with database.writing(self._db, self.path) as connection:
+            connection.execute(sa.update(generation).values(published=asdict(published)))
+            connection.execute(
+                sa.delete(tombstones).where(tombstones.c.generation <= published.generation)
+            )
+
+    def rename_model(self, name: str) -> None:
+        """Remember where the same model is found now."""
+        with database.writing(self._db, self.path) as connection:
+            connection.execute(
+                sa.update(settings).where(settings.c.name == "model").values(value=name)
+            )
+        self.settings = self._read_settings()
+
+    def problems(self) -> list[str]:
+        """Faults of the database: SQLite's own check, foreign keys, counters, vector widths."""
+        found: list[str] = []
+        width = self.settings.dimension * 4
+        with self.reading() as view:
+            run = view.connection.exec_driver_sql
+            checked = [row[0] for row in run("PRAGMA integrity_check")]
+            if checked != ["ok"]:
+                found += [f"database: {line}" for line in checked]
+            orphans = run("PRAGMA foreign_key_check").all()
+            if orphans:
+                found.append(f"database: {len(orphans)} rows refer to rows that do not exist")
+            state = view.state()
+            for name, table, kept in (
+                ("documents", documents, state.documents),
+                ("passages", passages, state.passages),
+            ):
+                count = view.connection.scalar(sa.select(sa.func.count()).select_from(table))
+                if count != kept:
+                    found.append(f"database: {count} {name}, and the counter says {kept}")
+            bad = view.connection.scalars(
+                sa.select(passages.c.id).where(sa.func.length(passages.c.vector) != width)
+            ).all()
+            if bad:
+                found.append(f"database: the vectors of passages {bad[:5]} have a wrong width")
+            empty = view.connection.scalar(
+                sa.select(sa.func.count())
+                .select_from(documents.outerjoin(passages))
+                .where(passages.c.id.is_(None))
+            )
+            if empty:
+                found.append(f"database: {empty} documents have no passage")
+        return found

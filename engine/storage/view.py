@@ -1,0 +1,163 @@
+"""Reads on one snapshot of the database, as value types."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+
+from engine import vectors
+from engine.storage import database, filters
+from engine.storage.records import Changes, KnownDocument, PassageRow, Published, State
+from engine.storage.schema import (
+    documents,
+    fields,
+    generation,
+    passages,
+    sources,
+    tombstones,
+)
+from engine.types import Float32Array, IdArray, StoredDocument
+
+_ROWS_A_FETCH = 8192
+_HASHES_A_QUERY = 500
+
+
+def in_list(column: sa.ColumnElement[Any], values: list[Any]) -> sa.ColumnElement[bool]:
+    """`column IN values` for any number of values: one bound JSON list, not a variable each."""
+    items = sa.func.json_each(database.dump_json(values)).table_valued("value")
+    return column.in_(sa.select(items.c.value))
+
+
+class View:
+    """Reads on one snapshot of the database."""
+
+    def __init__(self, connection: sa.Connection, dimension: int) -> None:
+        self.connection = connection
+        self._dimension = dimension
+
+    def state(self) -> State:
+        row = self.connection.execute(sa.select(generation)).one()
+        published = Published(**row.published) if row.published else None
+        return State(row.number, row.last_passage_id, row.documents, row.passages, published)
+
+    def changes(self, *, after_passage: int, after_generation: int) -> Changes:
+        """Passages appended after an id, and ids deleted after a generation."""
+        rows = self.connection.execute(
+            sa.select(passages.c.id, passages.c.vector)
+            .where(passages.c.id > after_passage)
+            .order_by(passages.c.id)
+        ).all()
+        dead = self.connection.scalars(
+            sa.select(tombstones.c.passage_id)
+            .where(tombstones.c.generation > after_generation)
+            .order_by(tombstones.c.passage_id)
+        ).all()
+        return Changes(
+            ids=np.array([row.id for row in rows], dtype=np.int64),
+            vectors=vectors.from_blobs([row.vector for row in rows], self._dimension),
+            dead=np.array(dead, dtype=np.int64),
+        )
+
+    def all_vectors(self) -> Iterator[tuple[IdArray, Float32Array]]:
+        """Every passage's id and vector, ids ascending, in blocks."""
+        query = sa.select(passages.c.id, passages.c.vector).order_by(passages.c.id)
+        result = self.connection.execution_options(yield_per=_ROWS_A_FETCH).execute(query)
+        for rows in result.partitions():
+            ids = np.array([row.id for row in rows], dtype=np.int64)
+            yield ids, vectors.from_blobs([row.vector for row in rows], self._dimension)
+
+    def known(self, keys: Collection[str]) -> dict[str, KnownDocument]:
+        """The documents that exist among `keys`."""
+        d = documents.c
+        query = (
+            sa.select(d.key, d.id, d.content_hash, d.metadata, sources.c.uri)
+            .select_from(documents.outerjoin(sources))
+            .where(in_list(d.key, list(keys)))
+        )
+        return {
+            row.key: KnownDocument(row.id, row.content_hash, row.metadata, row.uri)
+            for row in self.connection.execute(query)
+        }
+
+    def embedded(self, hashes: Collection[bytes]) -> dict[bytes, Float32Array]:
+        """Vectors of texts that were embedded before, by content hash."""
+        found: dict[bytes, Float32Array] = {}
+        wanted = list(hashes)
+        for start in range(0, len(wanted), _HASHES_A_QUERY):
+            block = wanted[start : start + _HASHES_A_QUERY]
+            query = sa.select(passages.c.content_hash, passages.c.vector)
+            for row in self.connection.execute(query.where(passages.c.content_hash.in_(block))):
+                if row.content_hash not in found:
+                    found[row.content_hash] = vectors.from_blobs([row.vector], self._dimension)[0]
+        return found
+
+    def source_rows(self, uri: str) -> IdArray:
+        """Row ids of the documents that came from a source, ascending."""
+        rows = self.connection.scalars(
+            sa.select(documents.c.id)
+            .join(sources, sources.c.id == documents.c.source_id)
+            .where(sources.c.uri == uri)
+            .order_by(documents.c.id)
+        ).all()
+        return np.array(rows, dtype=np.int64)
+
+    def allowed(self, where: filters.Filter) -> IdArray:
+        """Ids of the passages whose document meets the filter, ascending."""
+        filters.check_fields(where, self.field_names())
+        rows = self.connection.scalars(
+            sa.select(passages.c.id)
+            .join(documents, documents.c.id == passages.c.document_id)
+            .where(filters.to_sql(where))
+            .order_by(passages.c.id)
+        ).all()
+        return np.array(rows, dtype=np.int64)
+
+    def field_names(self) -> set[str]:
+        return set(self.connection.scalars(sa.select(fields.c.name)).all())
+
+    def passages(self, ids: Sequence[int]) -> dict[int, PassageRow]:
+        """Candidate passages with their documents, by passage id."""
+        p, d = passages.c, documents.c
+        query = (
+            sa.select(p.id, p.document_id, d.key, p.text, p.start, p.end, d.metadata)
+            .select_from(passages.join(documents))
+            .where(in_list(p.id, list(ids)))
+        )
+        return {row.id: PassageRow(*row) for row in self.connection.execute(query)}
+
+    def vectors(self, ids: Sequence[int]) -> dict[int, Float32Array]:
+        """Stored vectors by passage id."""
+        query = sa.select(passages.c.id, passages.c.vector).where(in_list(passages.c.id, list(ids)))
+        return {
+            row.id: vectors.from_blobs([row.vector], self._dimension)[0]
+            for row in self.connection.execute(query)
+        }
+
+    def documents(self, keys: Sequence[str]) -> dict[str, StoredDocument]:
+        """Whole documents by key."""
+        d, p = documents.c, passages.c
+        first = sa.select(p.text).where(p.document_id == d.id, p.ordinal == 0).scalar_subquery()
+        count = sa.select(sa.func.count()).where(p.document_id == d.id).scalar_subquery()
+        query = (
+            sa.select(d.key, sa.func.coalesce(d.text, first), d.metadata, sources.c.uri, count)
+            .select_from(documents.outerjoin(sources))
+            .where(in_list(d.key, list(keys)))
+        )
+        return {row.key: StoredDocument(*row) for row in self.connection.execute(query)}
+
+    def count_chunked(self) -> int:
+        """Documents that were split into several passages."""
+        return self._count(sa.select(sa.func.count()).where(passages.c.ordinal == 1))
+
+    def count_sources(self) -> int:
+        return self._count(sa.select(sa.func.count()).select_from(sources))
+
+    def count_dead(self) -> int:
+        """Passages that the published index holds and that were deleted since."""
+        return self._count(sa.select(sa.func.count()).select_from(tombstones))
+
+    def _count(self, query: sa.Select[Any]) -> int:
+        return self.connection.scalar(query) or 0

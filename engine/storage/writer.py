@@ -1,0 +1,159 @@
+"""Writes inside one transaction: the commit that follows is the next generation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from engine import vectors
+from engine.storage import filters
+from engine.storage.records import NewDocument, NewPassage
+from engine.storage.schema import documents, fields, generation, passages, sources, tombstones
+from engine.storage.view import View, in_list
+
+
+class Writer:
+    """Writes inside one transaction; the first creates the new generation."""
+
+    def __init__(self, connection: sa.Connection) -> None:
+        self._connection = connection
+        row = connection.execute(sa.select(generation)).one()
+        self._number: int = row.number + 1
+        self._last_document: int = row.last_document_id
+        self._last_passage: int = row.last_passage_id
+        self._documents: int = row.documents
+        self._passages: int = row.passages
+        self._sources: dict[str, int] = {}
+
+    def add(self, batch: Sequence[NewDocument]) -> dict[str, int]:
+        """Insert or replace documents, each key once; returns the row id of each key."""
+        known = View(self._connection, 0).known([document.key for document in batch])
+        self._bury([known[d.key].row_id for d in batch if d.key in known and d.passages])
+        inserts: list[dict[str, Any]] = []
+        updates: list[dict[str, Any]] = []
+        labels: list[dict[str, Any]] = []
+        new_passages: list[dict[str, Any]] = []
+        row_ids: dict[str, int] = {}
+        for document in batch:
+            row: dict[str, Any] = {
+                "source_id": self._source(document.source),
+                "metadata": dict(document.metadata),
+            }
+            if document.key in known:
+                row_id = known[document.key].row_id
+            else:
+                self._last_document += 1
+                row_id = self._last_document
+            row_ids[document.key] = row_id
+            if document.passages is None:
+                labels.append(row | {"row_id": row_id})
+                continue
+            row |= {"content_hash": document.content_hash, "text": _whole_text(document)}
+            if document.key in known:
+                updates.append(row | {"row_id": row_id})
+            else:
+                inserts.append(row | {"id": row_id, "key": document.key})
+            new_passages += self._passage_rows(row_id, document.passages)
+        if inserts:
+            self._connection.execute(sa.insert(documents), inserts)
+        for rows in filter(None, (updates, labels)):
+            by_id = documents.c.id == sa.bindparam("row_id")
+            self._connection.execute(sa.update(documents).where(by_id), rows)
+        if new_passages:
+            self._connection.execute(sa.insert(passages), new_passages)
+        self._documents += len(inserts)
+        self._passages += len(new_passages)
+        self._register_fields(batch)
+        self._finish()
+        return row_ids
+
+    def delete(self, row_ids: Sequence[int]) -> int:
+        """Delete documents and their passages; nothing is committed for an empty list."""
+        if not row_ids:
+            return 0
+        self._bury(row_ids)
+        gone = self._connection.execute(
+            sa.delete(documents).where(in_list(documents.c.id, list(row_ids)))
+        ).rowcount
+        self._documents -= gone
+        self._finish()
+        return gone
+
+    def _bury(self, document_ids: Sequence[int]) -> None:
+        """Delete the passages of documents, keeping their ids as tombstones for the index."""
+        if not document_ids:
+            return
+        chosen = in_list(passages.c.document_id, list(document_ids))
+        self._connection.execute(
+            sa.insert(tombstones).from_select(
+                ["passage_id", "generation"],
+                sa.select(passages.c.id, sa.literal(self._number)).where(chosen),
+            )
+        )
+        self._passages -= self._connection.execute(sa.delete(passages).where(chosen)).rowcount
+
+    def _passage_rows(self, document_id: int, parts: Sequence[NewPassage]) -> list[dict[str, Any]]:
+        rows = []
+        for ordinal, passage in enumerate(parts):
+            self._last_passage += 1
+            rows.append(
+                {
+                    "id": self._last_passage,
+                    "document_id": document_id,
+                    "ordinal": ordinal,
+                    "start": passage.start,
+                    "end": passage.end,
+                    "token_count": passage.token_count,
+                    "content_hash": passage.content_hash,
+                    "text": passage.text,
+                    "vector": vectors.to_blob(passage.vector),
+                }
+            )
+        return rows
+
+    def _source(self, uri: str | None) -> int | None:
+        if uri is None:
+            return None
+        if uri not in self._sources:
+            found = self._connection.scalar(sa.select(sources.c.id).where(sources.c.uri == uri))
+            if found is None:
+                insert = sa.insert(sources).values(uri=uri).returning(sources.c.id)
+                found = self._connection.execute(insert).scalar_one()
+            self._sources[uri] = found
+        return self._sources[uri]
+
+    def _register_fields(self, batch: Sequence[NewDocument]) -> None:
+        seen = {
+            filters.field_name(path)
+            for document in batch
+            for path in filters.field_paths(document.metadata)
+        }
+        known = set(
+            self._connection.scalars(
+                sa.select(fields.c.name).where(in_list(fields.c.name, list(seen)))
+            )
+        )
+        if seen - known:
+            self._connection.execute(
+                sa.insert(fields), [{"name": name} for name in sorted(seen - known)]
+            )
+
+    def _finish(self) -> None:
+        self._connection.execute(
+            sa.update(generation).values(
+                number=self._number,
+                last_document_id=self._last_document,
+                last_passage_id=self._last_passage,
+                documents=self._documents,
+                passages=self._passages,
+            )
+        )
+
+
+def _whole_text(document: NewDocument) -> str | None:
+    """The document's text where its passages do not hold it: NULL for a single whole passage."""
+    parts = document.passages
+    single = parts is not None and len(parts) == 1 and parts[0].text == document.text
+    return None if single else document.text

@@ -1,0 +1,1 @@
+"""Files to documents, documents to passages, and the Unicode rules both follow."""

@@ -1,0 +1,65 @@
+"""Long texts to passages that fit the model's window, measured in the model's own tokens.
+
+Every character that is more than white space lies in some passage: nothing is dropped.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+
+_BREAKS = (
+    re.compile(r"\n\s*\n\s*"),
+    re.compile(r"(?<=[.!?…])[\"'”’)\]]*\s+|(?<=[。！？])|\n+"),
+    re.compile(r"\s+"),
+)
+"""Where a text may be cut, best first: between paragraphs, sentences, words."""
+
+
+def windows(
+    text: str, tokens: Sequence[tuple[int, int]], size: int, overlap: int
+) -> list[tuple[int, int]]:
+    """Character spans [start, end) covering `text`, each of at most `size` tokens.
+
+    `tokens` are the character spans of the text's tokens, in order. A window ends at the best
+    break in its last third, else where it is full; the next begins up to `overlap` tokens
+    before that end, at a break where there is one.
+    """
+    if len(tokens) <= size:
+        return [(0, len(text))]
+    starts = [start for start, _ in tokens]
+    breaks = [[match.end() for match in pattern.finditer(text)] for pattern in _BREAKS]
+    spans: list[tuple[int, int]] = []
+    first = 0
+    while True:
+        begin = starts[first] if first else 0
+        if len(tokens) - first <= size:
+            spans.append((begin, len(text)))
+            return spans
+        full = starts[first + size]
+        floor = starts[first + size - max(1, size // 3)]
+        end = _last_break(breaks, floor, full) or full
+        stop = bisect_left(starts, end)
+        spans.append((begin, end))
+        back = starts[max(first + 1, stop - overlap)]
+        resume = _first_break(breaks[:2], back, end) if overlap else None
+        first = max(first + 1, bisect_left(starts, back if resume is None else resume))
+
+
+def _last_break(breaks: Sequence[Sequence[int]], floor: int, full: int) -> int | None:
+    """The last cut in (floor, full] of the best kind that has one."""
+    for places in breaks:
+        at = bisect_right(places, full) - 1
+        if at >= 0 and places[at] > floor:
+            return places[at]
+    return None
+
+
+def _first_break(breaks: Sequence[Sequence[int]], floor: int, end: int) -> int | None:
+    """The first cut in [floor, end) of the best kind that has one."""
+    for places in breaks:
+        at = bisect_left(places, floor)
+        if at < len(places) and places[at] < end:
+            return places[at]
+    return None

@@ -1,0 +1,217 @@
+"""Frozen values that cross the rooms and the public surface. No behaviour beyond derived facts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.errors import EngineError
+
+Float32Array = NDArray[np.float32]
+Float64Array = NDArray[np.float64]
+IdArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One thing to be found.
+
+    `id` names it for good (the same id again replaces it); without one, the id is derived from
+    the text. `metadata` is any JSON object. `vector` (shape (d,), any float dtype) is used in
+    place of an embedding of `text` when given.
+    """
+
+    text: str
+    id: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    vector: NDArray[Any] | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One answer.
+
+    `similarity` is the inner product of query and passage vectors (cosine: in [-1, 1]); `score`
+    is what the ranking used. `weight` is the hit's softmax weight among the hits of its result
+    (they sum to 1), None where the result was not reranked. `text` is the passage that matched:
+    characters [`start`, `end`) of the document.
+    """
+
+    rank: int
+    id: str
+    score: float
+    similarity: float
+    text: str
+    metadata: Mapping[str, Any]
+    weight: float | None = None
+    start: int = 0
+    end: int = 0
+    explanation: Explanation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """The hits of one query, best first; ties by insertion order.
+
+    `query` is the text (None for a vector query). `temperature` is that of the softmax behind
+    the hits' weights. `notes` say what the caller should know (a truncated query). `error` is
+    set, and `hits` empty, where one query of several could not be answered. `context` (d,) is
+    the weighted sum of the hits' vectors: what they together say to the query; None where the
+    result was not reranked.
+    """
+
+    query: str | None
+    hits: tuple[Hit, ...]
+    temperature: float | None = None
+    context: Float64Array | None = field(default=None, compare=False, repr=False)
+    notes: tuple[str, ...] = ()
+    error: EngineError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word of a text: characters [`start`, `end`) of it."""
+
+    text: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Which words of `a` find an answer in which words of `b`.
+
+    `attention[i][j]` is the softmax weight of word j of `b` for word i of `a` (each row sums
+    to 1); `match[i]` is how well `b` answers word i: the sum over j of attention times the
+    cosine of the two word vectors; `share[i]` is that word's part of `attention_score`, to which
+    the shares sum. `heat[j]` is how much of all attention word j of `b` draws (sums to 1).
+    `similarity` is the cosine, or inner product, of the two texts as wholes.
+    """
+
+    a: str
+    b: str
+    similarity: float
+    attention_score: float
+    temperature: float
+    words_a: tuple[Word, ...]
+    words_b: tuple[Word, ...]
+    attention: tuple[tuple[float, ...], ...]
+    match: tuple[float, ...]
+    share: tuple[float, ...]
+    heat: tuple[float, ...]
+
+
+class SkipReason(Enum):
+    """Why a row was not indexed."""
+
+    BLANK = "blank text"
+    DUPLICATE = "id given again in the same batch (the last one counts)"
+    UNREADABLE = "unreadable row"
+    INVALID = "invalid document"
+    VECTOR = "unusable vector"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One row or file that was not indexed: where it was, and why in one sentence."""
+
+    where: str
+    reason: SkipReason
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.detail}"
+
+
+@dataclass(frozen=True, slots=True)
+class AddReport:
+    """What an `add` did. Counts are documents unless named otherwise.
+
+    `skipped` counts rows by reason and `refusals` keeps the first examples of each. `removed`
+    are documents that a source no longer holds. `embedded` counts texts the model was given,
+    `tokens` their word pieces, `chunked` documents split into several passages, `truncated`
+    passages of which the model saw only the beginning.
+    """
+
+    added: int = 0
+    replaced: int = 0
+    unchanged: int = 0
+    removed: int = 0
+    skipped: Mapping[SkipReason, int] = field(default_factory=dict)
+    refusals: tuple[Refusal, ...] = ()
+    notes: tuple[str, ...] = ()
+    embedded: int = 0
+    tokens: int = 0
+    chunked: int = 0
+    truncated: int = 0
+    seconds: float = 0.0
+    seconds_embedding: float = 0.0
+
+    @property
+    def documents(self) -> int:
+        """Documents of the input that are in the store now."""
+        return self.added + self.replaced + self.unchanged
+
+    @property
+    def failed(self) -> int:
+        """Rows and files refused for a fault of theirs (blank rows and duplicates are not)."""
+        harmless = (SkipReason.BLANK, SkipReason.DUPLICATE)
+        return sum(n for reason, n in self.skipped.items() if reason not in harmless)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far an `add` has come. `fraction` in [0, 1] is None where the total is unknown."""
+
+    documents: int
+    embedded: int
+    seconds: float
+    fraction: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDocument:
+    """A document as the store holds it."""
+
+    id: str
+    text: str
+    metadata: Mapping[str, Any]
+    source: str | None
+    passages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What a store holds, read without loading the model or the index. Sizes in bytes."""
+
+    path: str
+    model: str
+    fingerprint: str
+    dimension: int
+    metric: str
+    schema: str
+    generation: int
+    documents: int
+    passages: int
+    chunked: int
+    sources: int
+    indexed: int
+    delta: int
+    dead: int
+    database_bytes: int
+    index_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What `verify` found; `problems` is empty for a sound store."""
+
+    documents: int
+    passages: int
+    problems: tuple[str, ...]

@@ -1,0 +1,154 @@
+"""The index's upkeep: it follows the store's generations and publishes the base anew.
+
+The published file is a cache. The database says which file holds which generation and what its
+checksum is, in the same snapshot as the rows themselves; a file that is missing or differs is
+never opened, and comes back from the database.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+from engine import files
+from engine.errors import CorruptionError, EngineError
+from engine.index.flat import FlatIndex
+from engine.index.snapshot import Snapshot
+from engine.storage.records import Published, State, StoreSettings
+from engine.storage.store import Store
+from engine.storage.view import View
+
+log = logging.getLogger("attendex")
+
+DIRECTORY = "index"
+MINIMUM_PENDING = 256
+PENDING_SHARE = 4
+"""Published when what changed since is more than a quarter of the base, and over 256 rows."""
+
+
+class IndexKeeper:
+    """Holds the snapshot of the latest generation seen. Threads may share one.
+
+    Lock order: the store's writer lock, then this one.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._directory = store.path / DIRECTORY
+        self._lock = threading.Lock()
+        self._snapshot: Snapshot | None = None
+        self._damaged = False
+
+    def snapshot(self, view: View) -> Snapshot:
+        """What the view's generation holds, ready to be searched."""
+        state = view.state()
+        with self._lock:
+            current = self._snapshot
+            if current is None or not _continues(current, state):
+                current = self._load(view, state)
+            if current.generation != state.number:
+                changes = view.changes(
+                    after_passage=current.last_id, after_generation=current.generation
+                )
+                current = current.advanced(state.number, changes.ids, changes.vectors, changes.dead)
+            self._snapshot = current
+            return current
+
+    def publish(self) -> None:
+        """Write the index of the current generation and name it in the database.
+
+        The caller holds the store's writer lock.
+        """
+        with self._store.reading() as view:
+            state = view.state()
+            index = FlatIndex.build(view.all_vectors(), self._store.settings.dimension)
+        target = self._directory / f"index-{state.number}.faiss"
+        files.publish(target, index.save)
+        self._store.set_published(
+            Published(
+                file=target.name,
+                sha256=files.sha256_file(target),
+                generation=state.number,
+                passages=len(index.ids),
+                longest=index.longest,
+            )
+        )
+        with self._lock:
+            self._damaged = False
+            self._snapshot = _fresh(index, self._store.settings, state.number, target.name)
+        previous = state.published.file if state.published else None
+        self._clean(keep={target.name, previous})
+
+    def publish_if_due(self) -> None:
+        """Publish where enough has changed since; the caller holds the writer lock."""
+        with self._store.reading() as view:
+            state, dead = view.state(), view.count_dead()
+        base = state.published.passages if state.published else 0
+        pending = state.passages - base + 2 * dead
+        if pending > max(MINIMUM_PENDING, base // PENDING_SHARE):
+            self.publish()
+
+    def repair(self) -> None:
+        """Put a damaged index file back, unless somebody is writing: then at another time."""
+        if not self._damaged or self._store.read_only:
+            return
+        with suppress(EngineError, OSError), self._store.lock.held(wait=0):
+            self.publish()
+
+    def problem(self) -> str | None:
+        """What is wrong with the published file, or None; changes nothing."""
+        with self._store.reading() as view:
+            published = view.state().published
+        return None if published is None else self._fault(published)
+
+    def _load(self, view: View, state: State) -> Snapshot:
+        settings, published = self._store.settings, state.published
+        if published is None:
+            return _fresh(FlatIndex.build([], settings.dimension), settings, 0, None)
+        fault = self._fault(published)
+        if fault is None:
+            try:
+                index = FlatIndex.load(self._directory / published.file, published.longest)
+                return _fresh(index, settings, published.generation, published.file)
+            except CorruptionError as error:
+                fault = str(error)
+        log.warning("%s; rebuilding it from the database", fault)
+        self._damaged = True
+        index = FlatIndex.build(view.all_vectors(), settings.dimension)
+        return _fresh(index, settings, state.number, published.file)
+
+    def _fault(self, published: Published) -> str | None:
+        path = self._directory / published.file
+        try:
+            if files.sha256_file(path) != published.sha256:
+                return f"the index file {path} is damaged (its checksum differs)"
+        except FileNotFoundError:
+            return f"the index file {path} is missing"
+        except OSError as error:
+            return f"the index file {path} cannot be read ({error.strerror})"
+        return None
+
+    def _clean(self, keep: set[str | None]) -> None:
+        """Remove older files. The one before stays: a reader may be about to open it."""
+        for path in self._directory.glob("*.faiss"):
+            if path.name not in keep:
+                _unlink(path)
+
+
+def _continues(snapshot: Snapshot, state: State) -> bool:
+    """The state is of the same base, and not older."""
+    base = state.published.file if state.published else None
+    return snapshot.base_name == base and snapshot.generation <= state.number
+
+
+def _fresh(
+    index: FlatIndex, settings: StoreSettings, generation: int, name: str | None
+) -> Snapshot:
+    return Snapshot.of(index, settings.metric, generation, name)
+
+
+def _unlink(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink()

@@ -1,0 +1,139 @@
+"""The one numpy boundary: every vector that enters is checked and coerced here, once.
+
+Past this room a matrix is float32, C-contiguous, finite, of the store's width and, for cosine,
+of unit rows. Similarities that leave the engine are float64 inner products of those float32
+rows: each product of two float32 numbers is exact in float64, so the only error is that of
+summation, below 1e-13 for unit vectors of any width met here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.errors import DimensionError, InvalidInputError
+from engine.settings import Metric
+from engine.types import BoolArray, Float32Array, Float64Array, IdArray
+
+_BLOCK = 8192
+
+
+def _as_numbers(values: object, where: str) -> Float32Array:
+    try:
+        array = np.asarray(values)
+        if array.dtype.kind not in "fiu":
+            raise TypeError(f"they are of type {array.dtype}")
+        with np.errstate(over="ignore"):
+            return np.ascontiguousarray(array, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"{where} cannot be read as numbers: {error}") from None
+
+
+def as_matrix(values: object, dimension: int, *, where: str) -> Float32Array:
+    """`values` as a new or shared (n, dimension) float32 matrix; the caller's array is not changed.
+
+    Raises `DimensionError` for another width, `InvalidInputError` for what is no numeric matrix.
+    Values past float32's range become inf, to be refused by `unusable_rows`.
+    """
+    array = _as_numbers(values, where)
+    if array.ndim != 2:
+        raise InvalidInputError(f"{where} must have two axes (rows, width), not {array.ndim}")
+    if array.shape[1] != dimension:
+        raise DimensionError(expected=dimension, actual=array.shape[1], where=where)
+    return array
+
+
+def as_vector(values: object, dimension: int, *, where: str) -> Float32Array:
+    """`values` as a (dimension,) float32 vector; errors as `as_matrix`."""
+    array = _as_numbers(values, where)
+    if array.ndim != 1:
+        raise InvalidInputError(f"{where} must have one axis, not {array.ndim}")
+    if array.shape[0] != dimension:
+        raise DimensionError(expected=dimension, actual=array.shape[0], where=where)
+    return array
+
+
+def unusable_rows(matrix: Float32Array, metric: Metric) -> dict[int, str]:
+    """Row number -> why the row cannot be compared: not finite or, for cosine, all zero."""
+    finite = np.isfinite(matrix).all(axis=1)
+    reasons = {int(i): "holds NaN or infinity" for i in np.flatnonzero(~finite)}
+    if metric is Metric.COSINE:
+        zero = ~matrix.any(axis=1)
+        reasons |= {int(i): "is all zeros and has no direction" for i in np.flatnonzero(zero)}
+    return reasons
+
+
+def unit_rows(matrix: Float32Array) -> Float32Array:
+    """Each row divided by its Euclidean length (taken in float64, so tiny rows survive)."""
+    wide = matrix.astype(np.float64)
+    wide /= np.linalg.norm(wide, axis=1, keepdims=True)
+    return wide.astype(np.float32)
+
+
+def prepare(matrix: Float32Array, metric: Metric) -> Float32Array:
+    """The rows as the store keeps and compares them: unit rows for cosine, as given for ip."""
+    return unit_rows(matrix) if metric is Metric.COSINE else matrix
+
+
+def similarities(rows: Float32Array, query: Float32Array, metric: Metric) -> Float64Array:
+    """Float64 inner products of (n, d) rows with a (d,) query -> (n,); cosine in [-1, 1].
+
+    Equal rows get bitwise equal values wherever they stand, so that ties are ties: einsum sums
+    every row by the same loop, which a BLAS product does not promise.
+    """
+    out = np.empty(len(rows), dtype=np.float64)
+    wide = query.astype(np.float64)
+    for start in range(0, len(rows), _BLOCK):
+        block = rows[start : start + _BLOCK].astype(np.float64)
+        np.einsum("ij,j->i", block, wide, out=out[start : start + _BLOCK])
+    if metric is Metric.COSINE:
+        np.clip(out, -1.0, 1.0, out=out)
+    return out
+
+
+def best_first(scores: Float64Array, ids: IdArray) -> NDArray[np.intp]:
+    """The order that sorts by score, highest first, and ties by id, lowest first."""
+    return np.lexsort((ids, -scores))
+
+
+def float32_error(dimension: int, query_norm: float, row_norm: float) -> float:
+    """How far a float32 inner product, summed in any order, can lie from the true value.
+
+    The standard bound gamma_n |x|.|y| with gamma_n = n u / (1 - n u), u = 2**-24 (Higham,
+    Accuracy and Stability of Numerical Algorithms, 3.1), Cauchy-Schwarz, and two roundings more.
+    """
+    n_u = (dimension + 2) * 2.0**-24
+    return n_u / (1.0 - n_u) * query_norm * row_norm
+
+
+def row_norms(matrix: Float32Array) -> Float64Array:
+    """Euclidean length of each row, in float64, without a float64 copy of the matrix."""
+    out = np.empty(len(matrix), dtype=np.float64)
+    for start in range(0, len(matrix), _BLOCK):
+        block = matrix[start : start + _BLOCK].astype(np.float64)
+        out[start : start + _BLOCK] = np.sqrt(np.einsum("ij,ij->i", block, block))
+    return out
+
+
+def to_blob(row: Float32Array) -> bytes:
+    """A float32 row as little-endian bytes, four a number."""
+    return row.astype("<f4", copy=False).tobytes()
+
+
+def from_blobs(blobs: Sequence[bytes], dimension: int) -> Float32Array:
+    """The rows of `to_blob`, shape (len(blobs), dimension); owns its memory."""
+    joined: NDArray[Any] = np.frombuffer(bytearray().join(blobs), dtype="<f4")
+    return joined.astype(np.float32, copy=False).reshape(len(blobs), dimension)
+
+
+def mask_of(ids: IdArray, wanted: IdArray) -> BoolArray:
+    """Which of the ascending `ids` are in `wanted`: a bool array of the shape of `ids`."""
+    mask = np.zeros(len(ids), dtype=np.bool_)
+    if len(ids) and len(wanted):
+        at = np.searchsorted(ids, wanted)
+        at[at == len(ids)] = 0
+        mask[at[ids[at] == wanted]] = True
+    return mask
