@@ -33,6 +33,12 @@ if TYPE_CHECKING:
 
 DEFAULT_STORE = "attendex.store"
 STDIN = "-"
+DEMO_QUERIES = (
+    ("instrument for measuring temperature", None),
+    ("an institution that lends money", None),
+    ("sloping land beside a river", None),
+    ("to go on foot", "pos = 'verb'"),
+)
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -156,9 +162,11 @@ def index(
     if not exists and not intake.has_documents():
         _report_nothing(intake)
         return
-    with _opened_for_index(store, exists, model, offline, metric) as engine:
-        with console.progress() as show:
-            report = engine.ingest(intake, on_progress=show, fraction=intake.fraction)
+    with (
+        _opened_for_index(store, exists, model, offline, metric) as engine,
+        console.progress() as show,
+    ):
+        report = engine.ingest(intake, on_progress=show, fraction=intake.fraction)
     console.notes(report)
     console.Console(as_json).report(report, store)
     if report.failed:
@@ -334,6 +342,27 @@ def rebuild(store: str) -> None:
     with Engine.open(store) as engine:
         engine.rebuild()
     console.note(f"the index of {store} was made anew")
+
+
+@cli.command()
+@_store
+@_json
+@click.pass_context
+def demo(context: click.Context, store: str, as_json: bool | None) -> None:
+    """Index about 1,000 WordNet words that come with attendex, and ask a few things.
+
+    Each step is shown as the command that does the same.
+    """
+    from engine.samples import WORDNET
+
+    columns = ("words", "definition")
+    named = " ".join(f"--text-column {column}" for column in columns)
+    click.secho(f"$ attendex index {WORDNET} {named} --store {store}", bold=True)
+    context.invoke(index, paths=(str(WORDNET),), text_columns=columns, store=store, as_json=as_json)
+    for text, where in DEMO_QUERIES:
+        condition = f' --where "{where}"' if where else ""
+        click.secho(f'\n$ attendex query "{text}" -k 3{condition} --store {store}', bold=True)
+        context.invoke(query, text=text, k=3, where=where, store=store, as_json=as_json)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

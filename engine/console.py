@@ -13,7 +13,17 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
-from engine.types import AddReport, Hit, Progress, SearchResult, Stats, StoredDocument
+from engine.types import (
+    AddReport,
+    Hit,
+    Progress,
+    SearchResult,
+    SkipReason,
+    Stats,
+    StoredDocument,
+)
+
+BLANK = SkipReason.BLANK
 
 _LINE_SECONDS = 10.0
 
@@ -139,12 +149,13 @@ def notes(report: AddReport) -> None:
     """What an `add` has to say: notes, the first refused rows of each kind, how many more."""
     for line in report.notes:
         note(line)
-    for refusal in report.refusals:
-        note(f"skipped {refusal}")
     for reason, count in report.skipped.items():
-        shown = sum(refusal.reason is reason for refusal in report.refusals)
-        if count > shown:
-            note(f"skipped {count - shown:,} more for this: {reason.value}")
+        named = [r for r in report.refusals if r.reason is reason and r.reason is not BLANK]
+        for refusal in named:
+            note(f"skipped {refusal}")
+        if count > len(named):
+            more = "more for this" if named else "for this"
+            note(f"skipped {count - len(named):,} {more}: {reason.value}")
     if report.truncated:
         note(f"of {report.truncated:,} passages the model saw only the beginning")
 

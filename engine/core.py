@@ -28,6 +28,7 @@ from engine.storage.store import Store, create_store, new_store_id
 from engine.types import (
     AddReport,
     Document,
+    Item,
     Progress,
     SearchResult,
     Stats,
@@ -36,7 +37,6 @@ from engine.types import (
 )
 
 if TYPE_CHECKING:
-    from engine.ingest import Item
     from engine.ranking.rerank import Reranker
     from engine.search import Query
     from engine.text.readers import ReadOptions

@@ -25,36 +25,22 @@ from engine.storage.database import dump_json
 from engine.storage.records import KnownDocument, NewDocument, NewPassage
 from engine.storage.store import Store
 from engine.text import chunking, unicode
-from engine.types import AddReport, Document, Float32Array, Progress, Refusal, SkipReason
+from engine.types import (
+    AddReport,
+    Document,
+    EndOfSource,
+    Float32Array,
+    Incoming,
+    Item,
+    Progress,
+    Refusal,
+    SkipReason,
+)
 
 BATCH = 1024
 EXAMPLES = 5
 _OVERLAP_SHARE = 8
 _METADATA_DEPTH = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Incoming:
-    """A document on its way in: where it was met, and the source that owns it (None: nobody)."""
-
-    where: str
-    document: Document
-    source: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class EndOfSource:
-    """A source was read to its end: what it held before and not now goes.
-
-    `complete` is False where some rows could not be read: then nothing goes.
-    """
-
-    source: str
-    complete: bool = True
-
-
-Item = Incoming | Refusal | EndOfSource | str
-"""What flows into `ingest`; a str is a note for the report."""
 
 
 def from_documents(documents: Iterable[Document | str]) -> Iterator[Item]:

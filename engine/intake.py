@@ -6,10 +6,9 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from engine.errors import InvalidInputError
-from engine.ingest import EndOfSource, Incoming, Item
 from engine.text.readers import Note, ReadOptions, Row, read
 from engine.text.sources import Source, find_sources, refused
-from engine.types import Refusal
+from engine.types import EndOfSource, Incoming, Item, Refusal
 
 
 class Intake:

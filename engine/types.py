@@ -130,6 +130,30 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
+class Incoming:
+    """A document on its way in: where it was met, and the source that owns it (None: nobody)."""
+
+    where: str
+    document: Document
+    source: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfSource:
+    """A source was read to its end: what it held before and not now goes.
+
+    `complete` is False where some rows could not be read: then nothing goes.
+    """
+
+    source: str
+    complete: bool = True
+
+
+Item = Incoming | Refusal | EndOfSource | str
+"""What flows into the write route; a str is a note for the report."""
+
+
+@dataclass(frozen=True, slots=True)
 class AddReport:
     """What an `add` did. Counts are documents unless named otherwise.
 

@@ -103,10 +103,11 @@ def float32_error(dimension: int, query_norm: float, row_norm: float) -> float:
     """How far a float32 inner product, summed in any order, can lie from the true value.
 
     The standard bound gamma_n |x|.|y| with gamma_n = n u / (1 - n u), u = 2**-24 (Higham,
-    Accuracy and Stability of Numerical Algorithms, 3.1), Cauchy-Schwarz, and two roundings more.
+    Accuracy and Stability of Numerical Algorithms, 3.1), Cauchy-Schwarz, two roundings more, and
+    for each product what it loses where it is too small for float32 (at most 2**-126).
     """
     n_u = (dimension + 2) * 2.0**-24
-    return n_u / (1.0 - n_u) * query_norm * row_norm
+    return n_u / (1.0 - n_u) * query_norm * row_norm + dimension * 2.0**-126
 
 
 def row_norms(matrix: Float32Array) -> Float64Array:

@@ -21,6 +21,7 @@ Positions = NDArray[np.int64]
 SLACK = 16
 """How many candidates more than k are taken at first."""
 _GROWTH = 4
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
 _SCAN_SHARE = 4
 
 
@@ -81,7 +82,7 @@ def exact_top(
     length = float(np.linalg.norm(query.astype(np.float64)))
     error = vectors.float32_error(len(query), length, index.longest)
     wanted = k + SLACK
-    while wanted * _SCAN_SHARE < kept and error < np.finfo(np.float32).max:
+    while wanted * _SCAN_SHARE < kept and error < _FLOAT32_MAX:
         scores, positions = first or index.nearest(query, wanted, keep)
         first = None
         if not np.isfinite(scores).all():

@@ -35,7 +35,7 @@ def masked_softmax(logits: Tensor, mask: Tensor | None = None, dim: int = -1) ->
 
     Shifted by the greatest entry, so that no temperature overflows; `mask` broadcasts.
     """
-    if mask is None:
+    if mask is None or logits.shape[dim] == 0:
         return torch.softmax(logits, dim)
     logits = logits.masked_fill(~mask, -torch.inf)
     top = logits.amax(dim, keepdim=True)

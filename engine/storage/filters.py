@@ -2,16 +2,18 @@
 
 Every comparison is true or false, never unknown: it is false where the field is missing or of
 another type, and `not` turns that into true. What only SQLite has (`json_type`, `json_extract`,
-`json_each`) stands in `_Field` alone.
+`json_each`) stands in `_Field` and `_packed` alone.
 """
 
 from __future__ import annotations
 
 import difflib
 import json
+import math
 import operator
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -25,8 +27,15 @@ from engine.storage.schema import documents
 Scalar: TypeAlias = str | int | float | bool | None
 Path: TypeAlias = tuple[str, ...]
 
-_PLAIN = re.compile(r"[^\W\d][\w-]*")
-_KEYS = re.compile(r"`([^`]+)`|([^.`]+)")
+MAX_TESTS = 500
+MAX_DEPTH = 20
+"""What SQLite's parser and SQLAlchemy's compiler are sure to carry, with room to spare."""
+
+_NAME = r"(?!(?:and|or|not|in|is|contains|null|true|false)(?![\w-]))[^\W\d][\w-]*"
+_PLAIN = re.compile(_NAME, re.IGNORECASE)
+_KEY = r"(?:`(?:[^`]|``)*`|[^.`]+)"
+_KEYS = re.compile(_KEY)
+_DOTTED = re.compile(rf"{_KEY}(?:\.{_KEY})*")
 
 GRAMMAR = r"""
 ?start: either
@@ -46,9 +55,7 @@ field: key ("." key)*
 key: NAME | QUOTED
 value: STRING -> string
      | NUMBER -> number
-     | TRUE -> true
-     | FALSE -> false
-     | NULL -> null
+     | (TRUE | FALSE | NULL) -> constant
 OPERATOR: "==" | "=" | "!=" | "<>" | "<=" | ">=" | "<" | ">"
 OR: /or(?![\w-])/i
 AND: /and(?![\w-])/i
@@ -59,12 +66,12 @@ CONTAINS: /contains(?![\w-])/i
 NULL: /null(?![\w-])/i
 TRUE: /true(?![\w-])/i
 FALSE: /false(?![\w-])/i
-NAME: /(?!(?:and|or|not|in|is|contains|null|true|false)(?![\w-]))[^\W\d][\w-]*/i
-QUOTED: /`[^`]+`/
-STRING: /'(?:[^']|'')*'/ | /"(?:[^"\\]|\\.)*"/
-NUMBER: /-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?/
+NAME: /<name>/i
+QUOTED: /`(?:[^`]|``)*`/
+STRING: /'(?:[^']|'')*'/ | /"(?:[^"\\]|\\(?:["\\\/bfnrt]|u[0-9a-fA-F]{4}))*"/
+NUMBER: /-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?/
 %ignore /\s+/
-"""
+""".replace("<name>", _NAME)
 
 
 class Comparison(Enum):
@@ -119,23 +126,44 @@ Filter: TypeAlias = Compare | Member | Contains | Not | And | Or
 
 def parse(text: str) -> Filter:
     """Read a `where` expression. Raises `FilterError` with the place of the fault."""
-    from lark.exceptions import UnexpectedInput, UnexpectedToken, VisitError
+    from lark.exceptions import UnexpectedInput, UnexpectedToken
 
     try:
-        return _transform(_parser().parse(text))
+        tree = _parser().parse(text)
+        _check_extent(tree)
+        return _transform(tree)
     except UnexpectedInput as error:
         ended = isinstance(error, UnexpectedToken) and error.token.type == "$END"
         at = error.pos_in_stream or 0
         fault = "at its end" if ended else f"at {text[at : at + 20]!r}"
-    except VisitError as error:
-        fault = f"({error.orig_exc})"
-    except RecursionError:
-        fault = "(nested too deeply)"
     shown = text if len(text) <= 200 else text[:200] + "…"
     raise FilterError(
         f"cannot read the filter {shown!r} {fault}; write it like "
         "\"year >= 2000 and lang = 'en'\", texts in single quotes"
     )
+
+
+def _check_extent(tree: Any) -> None:
+    """Raise `FilterError` where a parsed filter is more than the database can carry."""
+    tests = 0
+    waiting = [(tree, 0)]
+    while waiting:
+        part, depth = waiting.pop()
+        if part.data not in ("either", "both", "negation"):
+            tests += 1
+        elif depth == MAX_DEPTH:
+            raise FilterError(f"the filter is nested more than {MAX_DEPTH} levels deep")
+        else:
+            waiting += [(inner, depth + 1) for inner in part.children if hasattr(inner, "data")]
+    _check_tests(tests)
+
+
+def _check_tests(count: int) -> None:
+    if count > MAX_TESTS:
+        raise FilterError(
+            f"the filter holds {count} tests, more than {MAX_TESTS}; "
+            "compare one field with many values by: field in (value, value, …)"
+        )
 
 
 def as_filter(where: object) -> Filter | None:
@@ -151,11 +179,14 @@ def as_filter(where: object) -> Filter | None:
 
 def from_mapping(mapping: Mapping[str, Any]) -> Filter:
     """{"lang": "en", "year": [1999, 2000]}: every field equals its value, or one of its list."""
+    _check_tests(len(mapping))
     tests: list[Filter] = []
     for name, value in mapping.items():
         if not isinstance(name, str):
             raise FilterError(f"filter fields are texts, not {name!r}")
-        path = tuple(quoted or plain for quoted, plain in _KEYS.findall(name))
+        if not _DOTTED.fullmatch(name):
+            raise FilterError(f"{name!r} names no field; write an odd key in backquotes: `a.b`")
+        path = tuple(_unquoted(key) for key in _KEYS.findall(name))
         if isinstance(value, list | tuple | set | frozenset):
             tests.append(Member(path, tuple(_scalar(path, item) for item in value)))
         else:
@@ -164,10 +195,13 @@ def from_mapping(mapping: Mapping[str, Any]) -> Filter:
 
 
 def _scalar(path: Path, value: object) -> Scalar:
-    if value is None or isinstance(value, str | int | float | bool):
+    odd = type(value).__name__
+    if isinstance(value, float) and math.isnan(value):
+        odd = "NaN"
+    elif value is None or isinstance(value, str | int | float | bool):
         return value
     raise FilterError(
-        f"filter field '{field_name(path)}' is compared with a {type(value).__name__}; "
+        f"filter field '{field_name(path)}' is compared with a {odd}; "
         "use a text, a number, true, false, null or a list of these"
     )
 
@@ -185,7 +219,12 @@ def paths(tree: Filter) -> set[Path]:
 
 def field_name(path: Path) -> str:
     """How a field is written: dotted where nested, a key that is no plain name in backquotes."""
-    return ".".join(key if _PLAIN.fullmatch(key) else f"`{key}`" for key in path)
+    odd = (key.replace("`", "``") for key in path)
+    return ".".join(key if _PLAIN.fullmatch(key) else f"`{key}`" for key in odd)
+
+
+def _unquoted(key: str) -> str:
+    return key[1:-1].replace("``", "`") if key.startswith("`") else key
 
 
 def field_paths(metadata: Mapping[str, Any], prefix: Path = ()) -> Iterator[Path]:
@@ -219,14 +258,13 @@ def to_sql(tree: Filter) -> sa.ColumnElement[bool]:
         case Not():
             return sa.not_(to_sql(tree.operand))
         case Member():
-            column = _Field(tree.field)
-            return sa.or_(sa.false(), *(column.equals(value) for value in tree.values))
+            return _Field(tree.field).among(tree.values)
         case Contains():
             return _Field(tree.field).contains(tree.value)
         case Compare(comparison=Comparison.EQ):
-            return _Field(tree.field).equals(tree.value)
+            return _Field(tree.field).among([tree.value])
         case Compare(comparison=Comparison.NE):
-            return sa.not_(_Field(tree.field).equals(tree.value))
+            return sa.not_(_Field(tree.field).among([tree.value]))
         case Compare():
             return _Field(tree.field).ordered(tree.comparison, tree.value)
 
@@ -235,30 +273,29 @@ class _Field:
     """One metadata field in SQLite's JSON functions."""
 
     def __init__(self, path: Path) -> None:
-        if any('"' in key or "\0" in key for key in path):
-            raise FilterError(f"the field name '{field_name(path)}' cannot be filtered on")
         self._name = field_name(path)
-        self._path = "$" + "".join(f'."{key}"' for key in path)
+        if any('"' in key or "\0" in key for key in path):
+            raise FilterError(f"the field name '{self._name}' cannot be filtered on")
+        self._path = "$" + "".join(f".{_written(key)}" for key in path)
         found = sa.func.json_type(documents.c.metadata, self._path)
         self._type: sa.ColumnElement[str] = sa.func.coalesce(found, "missing")
         self._value: sa.ColumnElement[Any] = sa.func.json_extract(documents.c.metadata, self._path)
 
-    def equals(self, value: Scalar) -> sa.ColumnElement[bool]:
-        if value is None:
-            return self._type.in_(["missing", "null"])
-        return _same(self._type, self._value, value)
+    def among(self, values: Sequence[Scalar]) -> sa.ColumnElement[bool]:
+        """The field equals one of the values."""
+        return _among(self._type, self._value, values)
 
     def ordered(self, comparison: Comparison, value: Scalar) -> sa.ColumnElement[bool]:
         if value is None or isinstance(value, bool):
             raise FilterError(
                 f"'{self._name}' cannot be ordered against {json.dumps(value)}; use = or !="
             )
-        bound = _bound(value)
+        bound = sa.func.json_extract(_packed([value]), "$[0]")
         return sa.and_(self._type.in_(_kinds(value)), _ORDER[comparison](self._value, bound))
 
     def contains(self, value: Scalar) -> sa.ColumnElement[bool]:
         each = sa.func.json_each(documents.c.metadata, self._path).table_valued("value", "type")
-        same = each.c.type == "null" if value is None else _same(each.c.type, each.c.value, value)
+        same = _among(each.c.type, each.c.value, [value])
         inside = sa.and_(
             self._type == "array", sa.exists(sa.select(1).select_from(each).where(same))
         )
@@ -268,23 +305,43 @@ class _Field:
         return sa.or_(inside, part)
 
 
-def _same(
-    kind: sa.ColumnElement[Any], found: sa.ColumnElement[Any], value: str | int | float | bool
+def _among(
+    kind: sa.ColumnElement[Any], found: sa.ColumnElement[Any], values: Sequence[Scalar]
 ) -> sa.ColumnElement[bool]:
+    """A JSON value, of the type SQLite names `kind`, equals one of the values."""
+    named = {k for v in values if v is None or isinstance(v, bool) for k in _kinds(v)}
+    ways: list[sa.ColumnElement[bool]] = [kind.in_(sorted(named))] if named else []
+    texts = [v for v in values if isinstance(v, str)]
+    numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+    for some in (texts, numbers):
+        if some:
+            each = sa.func.json_each(_packed(some)).table_valued("value")
+            equal = found.in_(sa.select(each.c.value))
+            ways.append(sa.and_(kind.in_(_kinds(some[0])), equal))
+    return sa.or_(sa.false(), *ways)
+
+
+def _kinds(value: Scalar) -> tuple[str, ...]:
+    """What SQLite calls the types of the JSON values that may equal this one."""
+    if value is None:
+        return ("missing", "null")
     if isinstance(value, bool):
-        return kind == ("true" if value else "false")
-    return sa.and_(kind.in_(_kinds(value)), found == _bound(value))
+        return ("true",) if value else ("false",)
+    return ("text",) if isinstance(value, str) else ("integer", "real")
 
 
-def _kinds(value: str | int | float) -> list[str]:
-    return ["text"] if isinstance(value, str) else ["integer", "real"]
+def _packed(values: Sequence[str | int | float]) -> str:
+    """A JSON list: SQLite reads its numbers as it read those of the metadata, past 64 bits too."""
+    return f"[{','.join(_written(value) for value in values)}]"
 
 
-def _bound(value: str | int | float) -> str | int | float:
-    """The value as SQLite can bind it: integers past 64 bits are reals there, as in its JSON."""
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        return float(value)
-    return value
+def _written(value: str | int | float) -> str:
+    if isinstance(value, str):
+        if any("\ud800" <= c <= "\udfff" for c in value):
+            raise FilterError(f"the filter's text {value!r} holds no valid Unicode")
+    elif abs(value) > sys.float_info.max:
+        return "9e999" if value > 0 else "-9e999"
+    return json.dumps(value, ensure_ascii=False)
 
 
 _ORDER: dict[Comparison, Callable[[Any, Any], Any]] = {
@@ -343,24 +400,21 @@ def _transform(tree: Any) -> Filter:
             return tuple(parts)
 
         def key(self, parts: list[Any]) -> str:
-            return str(parts[0]).strip("`")
+            return _unquoted(str(parts[0]))
 
         def string(self, parts: list[Any]) -> str:
             text = str(parts[0])
-            return text[1:-1].replace("''", "'") if text[0] == "'" else str(json.loads(text))
+            if text[0] == "'":
+                return text[1:-1].replace("''", "'")
+            return str(json.loads(text, strict=False))
 
         def number(self, parts: list[Any]) -> int | float:
             text = str(parts[0])
-            return int(text) if text.lstrip("-").isdigit() else float(text)
+            real = float(text)
+            return int(text) if text.lstrip("-").isdigit() and math.isfinite(real) else real
 
-        def true(self, _: list[Any]) -> bool:
-            return True
-
-        def false(self, _: list[Any]) -> bool:
-            return False
-
-        def null(self, _: list[Any]) -> None:
-            return None
+        def constant(self, parts: list[Any]) -> bool | None:
+            return {"TRUE": True, "FALSE": False}.get(parts[0].type)
 
     built: Filter = Build().transform(tree)
     return built

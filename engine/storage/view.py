@@ -105,7 +105,12 @@ class View:
         return np.array(rows, dtype=np.int64)
 
     def allowed(self, where: filters.Filter) -> IdArray:
-        """Ids of the passages whose document meets the filter, ascending."""
+        """Ids of the passages whose document meets the filter, ascending.
+
+        Raises `FilterError` for a field that no document has, unless there is no document at all.
+        """
+        if not self.state().documents:
+            return np.empty(0, np.int64)
         filters.check_fields(where, self.field_names())
         rows = self.connection.scalars(
             sa.select(passages.c.id)

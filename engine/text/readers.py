@@ -305,9 +305,7 @@ class _Columns:
         if self._options.metadata_columns is not None:
             kept = [name for name in self._options.metadata_columns if name in values]
         else:
-            used = {self._id, self._options.vector_column}
-            if len(self._texts) == 1:
-                used.add(self._texts[0])
+            used = {*self._texts, self._id, self._options.vector_column}
             kept = [name for name in values if name not in used]
         return {name: self._convert(values[name]) for name in kept}
 

@@ -1,0 +1,125 @@
+"""The house's floors: imports go strictly downwards, and heavy libraries have one room each."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+FLOORS = {
+    "cli": 6,
+    "engine.console": 5,
+    "engine.core": 5,
+    "engine.models": 3,
+    "engine.intake": 3,
+    "engine.ingest": 4,
+    "engine.search": 4,
+    "engine.upkeep": 4,
+    "engine.ranking": 3,
+    "engine.storage.store": 3,
+    "engine.storage": 2,
+    "engine.embedding": 2,
+    "engine.index": 2,
+    "engine.text": 2,
+    "engine.samples": 2,
+    "engine.vectors": 1,
+    "engine.files": 1,
+    "engine.types": 0,
+    "engine.errors": 0,
+    "engine.settings": 0,
+    "engine._version": 0,
+    "engine": 0,
+    "migrations": 3,
+}
+"""A module belongs to the longest name here that leads its own; floor 0 is one room."""
+
+HEAVY = {
+    "faiss": {"engine.index.flat"},
+    "torch": {"engine.index.scorer", "engine.ranking.attention", "engine.ranking.rerank"},
+    "sentence_transformers": {"engine.embedding.sentence_transformer"},
+    "transformers": {"engine.embedding.sentence_transformer"},
+    "tokenizers": {"engine.embedding.sentence_transformer"},
+    "huggingface_hub": {"engine.embedding.locate"},
+    "sqlalchemy": {"engine.storage", "migrations"},
+    "alembic": {"engine.storage.database", "migrations"},
+    "sqlite3": {"engine.storage.database"},
+    "lark": {"engine.storage.filters"},
+    "rich": {"engine.console"},
+    "click": {"cli"},
+}
+
+FORBIDDEN = {"pickle", "shelve", "marshal"}
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    files = [ROOT / "cli.py", *ROOT.glob("engine/**/*.py"), *ROOT.glob("migrations/**/*.py")]
+    for path in files:
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        yield name, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    """Every module a file imports, at its top or inside a function."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, "relative imports hide the floor"
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield inner if is_module(inner) else node.module
+
+
+def is_module(name: str) -> bool:
+    path = ROOT.joinpath(*name.split("."))
+    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
+
+
+def room(module: str) -> str:
+    return max((name for name in FLOORS if f"{module}.".startswith(f"{name}.")), key=len)
+
+
+MODULES = dict(modules())
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_imports_go_downwards(module: str) -> None:
+    if module == "engine":
+        pytest.skip("the package itself names the public surface, lazily")
+    own = room(module)
+    for name in imported(MODULES[module]):
+        if name.split(".")[0] not in ("engine", "cli", "migrations"):
+            continue
+        other = room(name)
+        if other != own:
+            assert FLOORS[other] < FLOORS[own] or FLOORS[other] == 0, f"{module} imports {name}"
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_heavy_libraries_stay_in_their_room(module: str) -> None:
+    for name in imported(MODULES[module]):
+        top = name.split(".")[0]
+        assert top not in FORBIDDEN, f"{module} imports {top}"
+        if top in HEAVY:
+            assert any(f"{module}.".startswith(f"{home}.") for home in HEAVY[top]), (
+                f"{module} imports {top}"
+            )
+
+
+def test_every_library_used_is_known() -> None:
+    allowed = {*HEAVY, "engine", "cli", "numpy", "filelock", "charset_normalizer"}
+    for module, tree in MODULES.items():
+        for name in imported(tree):
+            top = name.split(".")[0]
+            assert top in allowed or top in sys.stdlib_module_names, f"{module} imports {top}"
+
+
+def test_no_file_outgrows_its_room() -> None:
+    for path in [ROOT / "cli.py", *ROOT.glob("engine/**/*.py")]:
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= 420, path
