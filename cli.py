@@ -1,7 +1,8 @@
 """The command line: parse, one engine call, print.
 
-Exit status: 0 answered (or an empty answer), 1 error, 2 wrong usage, 3 the store is being
-written by another process, 4 another model than the store's, 130 interrupted.
+One file, though a long one: it is declarations. Exit status: 0 answered (or an empty answer),
+1 error, 2 wrong usage, 3 the store is being written by another process, 4 another model than
+the store's, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -257,6 +258,26 @@ def query(
 def _lines_of_stdin() -> list[str]:
     read = sys.stdin.buffer.read().decode("utf-8-sig", errors="surrogateescape")
     return read.splitlines()
+
+
+@cli.command()
+@click.argument("a")
+@click.argument("b")
+@_store
+@_model
+@_json
+def explain(
+    a: str, b: str, store: str, model: str | None, offline: bool, as_json: bool | None
+) -> None:
+    """Show which words of A, read as a query, find an answer in which words of B.
+
+    For every word of A: its match (how well B answers it), its share of the attention score (the
+    shares sum to it), and the words of B it attends to most, with their softmax weights.
+    """
+    from engine.core import Engine
+
+    with Engine.open(store, model=model, offline=offline) as engine:
+        console.Console(as_json).explanation(engine.explain(a, b))
 
 
 @cli.command()

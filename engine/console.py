@@ -15,17 +15,20 @@ from typing import Any
 
 from engine.types import (
     AddReport,
+    Explanation,
     Hit,
     Progress,
     SearchResult,
     SkipReason,
     Stats,
     StoredDocument,
+    Word,
 )
 
 BLANK = SkipReason.BLANK
 
 _LINE_SECONDS = 10.0
+_SHOWN_WORDS = 3
 
 
 class Console:
@@ -58,6 +61,40 @@ class Console:
             text = Text(_shortened(hit.text))
             table.add_row(str(hit.rank), f"{hit.score:.4f}", weight, Text(_clean(hit.id)), text)
         _print(table)
+
+    def explanation(self, explanation: Explanation) -> None:
+        """Word by word, with the three words most attended to."""
+        if self.as_json:
+            self._line(asdict(explanation))
+            return
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        table.add_column("word")
+        table.add_column("match", justify="right")
+        table.add_column("share", justify="right")
+        table.add_column("attends to", overflow="fold")
+        rows = zip(
+            explanation.words_a,
+            explanation.match,
+            explanation.share,
+            explanation.attention,
+            strict=True,
+        )
+        for word, match, share, attention in rows:
+            best = sorted(
+                zip(attention, explanation.words_b, strict=True), key=_first, reverse=True
+            )
+            seen = ", ".join(f"{other.text} {weight:.0%}" for weight, other in best[:_SHOWN_WORDS])
+            table.add_row(
+                Text(_clean(word.text)), f"{match:.3f}", f"{share:.3f}", Text(_clean(seen))
+            )
+        _print(table)
+        print(
+            f"attention score {explanation.attention_score:.4f}, "
+            f"similarity {explanation.similarity:.4f}"
+        )
 
     def documents(self, documents: Sequence[StoredDocument]) -> None:
         for document in documents:
@@ -207,6 +244,10 @@ def _bar() -> Iterator[Callable[[Progress], None]]:
                 bar.update(task, total=1.0, completed=now.fraction, count=counted)
 
         yield show
+
+
+def _first(pair: tuple[float, Word]) -> float:
+    return pair[0]
 
 
 def _hit_fields(hit: Hit) -> dict[str, Any]:

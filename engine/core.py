@@ -28,6 +28,7 @@ from engine.storage.store import Store, create_store, new_store_id
 from engine.types import (
     AddReport,
     Document,
+    Explanation,
     Item,
     Progress,
     SearchResult,
@@ -123,8 +124,10 @@ class Engine:
             models = ModelSource(
                 own if model is None else model, offline=offline, expected=store.settings
             )
-            if model is not None and (name := models.identify()) != own and not read_only:
-                _remember_new_place(store, name)
+            if model is not None:
+                models.identify()
+                if not read_only:
+                    models.remember_place(store)
         except BaseException:
             store.close()
             raise
@@ -186,12 +189,20 @@ class Engine:
 
         `fraction` tells how much of the input was read, for progress.
         """
+        from engine import upkeep
         from engine.ingest import Ingest
 
         self._check_writable()
         with self._store.lock.held():
-            work = Ingest(self._store, self._models.load, self._open_index().publish_if_due)
-            return work.run(items, on_progress=on_progress, fraction=fraction)
+            keeper = self._open_index()
+            work = Ingest(
+                self._store,
+                self._models.load,
+                lambda: keeper.publish_if_due(upkeep.SHARE_WHILE_WRITING),
+            )
+            report = work.run(items, on_progress=on_progress, fraction=fraction)
+            keeper.publish_if_due(upkeep.SHARE_WHEN_DONE)
+            return report
 
     def get(self, ids: Sequence[str]) -> list[StoredDocument]:
         """The documents of the given ids, in that order.
@@ -297,32 +308,21 @@ class Engine:
             for n in range(len(rows))
         ]
 
+    def explain(self, a: str, b: str) -> Explanation:
+        """Which words of `a`, read as a query, find an answer in which words of `b`.
+
+        Raises `InvalidInputError` for an empty text, `ModelError` where the store's embedder
+        gives no word vectors.
+        """
+        from engine.explaining import explain
+
+        self._check_open()
+        return explain(self._models.load(), self._store.settings.metric, a, b)
+
     def stats(self) -> Stats:
         """What the store holds; loads neither the model nor the index."""
         self._check_open()
-        settings, path = self._store.settings, self._store.path
-        with self._store.reading() as view:
-            state = view.state()
-            chunked, sources, dead = view.count_chunked(), view.count_sources(), view.count_dead()
-        indexed = state.published.passages if state.published else 0
-        return Stats(
-            path=str(path),
-            model=settings.model,
-            fingerprint=settings.fingerprint,
-            dimension=settings.dimension,
-            metric=settings.metric.value,
-            schema=self._store.schema,
-            generation=state.number,
-            documents=state.documents,
-            passages=state.passages,
-            chunked=chunked,
-            sources=sources,
-            indexed=indexed,
-            delta=state.passages - indexed + dead,
-            dead=dead,
-            database_bytes=sum(f.stat().st_size for f in path.glob(f"{FILE_NAME}*")),
-            index_bytes=sum(f.stat().st_size for f in path.glob("index/*.faiss")),
-        )
+        return self._store.stats()
 
     def verify(self) -> VerifyReport:
         """Check the database and the index file against each other; changes nothing."""
@@ -344,17 +344,22 @@ class Engine:
         self, queries: list[Query], k: int, where: filters.Filter | None, rerank: bool
     ) -> list[SearchResult]:
         from engine import search
+        from engine.upkeep import IndexReplaced
 
         if not queries:
             return []
         keeper = self._open_index()
         reranker = self._reranking() if rerank else None
-        with self._store.reading() as view:
-            snapshot = keeper.snapshot(view)
-            allowed = None if where is None else view.allowed(where)
-            results = search.run(view, snapshot, queries, k, allowed, reranker)
-        keeper.repair()
-        return results
+        while True:
+            with self._store.reading() as view:
+                try:
+                    snapshot = keeper.snapshot(view)
+                except IndexReplaced:
+                    continue
+                allowed = None if where is None else view.allowed(where)
+                results = search.run(view, snapshot, queries, k, allowed, reranker)
+            keeper.repair()
+            return results
 
     def _reranking(self) -> Reranker:
         if self._reranker is None:
@@ -379,15 +384,6 @@ class Engine:
         self._check_open()
         if self._store.read_only:
             raise StorageError(f"the store {self._store.path} was opened to be read only")
-
-
-def _remember_new_place(store: Store, name: str) -> None:
-    """The same weights under another name: kept as the store's model if its own is gone."""
-    from engine.models import is_here
-
-    if not store.settings.custom and not is_here(store.settings.model):
-        with store.lock.held():
-            store.rename_model(name)
 
 
 def _ids(ids: object) -> list[str]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -29,9 +28,7 @@ def sha256_file(path: Path) -> str:
 def publish(target: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a temporary file beside `target`, sync it, and rename it into place."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    os.close(handle)
-    temporary = Path(name)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         write(temporary)
         sync(temporary)

@@ -8,6 +8,7 @@ import threading
 from engine.embedding.base import Embedder
 from engine.errors import ModelMismatchError, ModelUnavailableError
 from engine.storage.records import StoreSettings
+from engine.storage.store import Store
 
 log = logging.getLogger("attendex")
 
@@ -76,8 +77,16 @@ class ModelSource:
         if self._expected is not None and fingerprint != self._expected.fingerprint:
             raise ModelMismatchError(store_model=self._expected.model, given_model=name)
 
+    def remember_place(self, store: Store) -> None:
+        """Keep this model's name as the store's, where the store's own finds it no more."""
+        own = store.settings
+        if own.custom or self.is_custom or self._model == own.model or _is_here(own.model):
+            return
+        with store.lock.held():
+            store.rename_model(self.identify())
 
-def is_here(name: str) -> bool:
+
+def _is_here(name: str) -> bool:
     """The model of that name can be had without fetching anything."""
     from engine.embedding.locate import locate
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import threading
 from contextlib import suppress
-from pathlib import Path
 
 from engine import files
 from engine.errors import CorruptionError, EngineError
@@ -24,8 +23,13 @@ log = logging.getLogger("attendex")
 
 DIRECTORY = "index"
 MINIMUM_PENDING = 256
-PENDING_SHARE = 4
-"""Published when what changed since is more than a quarter of the base, and over 256 rows."""
+SHARE_WHILE_WRITING = 1 / 4
+SHARE_WHEN_DONE = 1 / 16
+"""Published when what changed since is more than this share of the base, and over 256 rows."""
+
+
+class IndexReplaced(Exception):  # noqa: N818  (a signal within this process, no error)
+    """The file a reader was about to open has made way for a newer one: read again."""
 
 
 class IndexKeeper:
@@ -42,7 +46,11 @@ class IndexKeeper:
         self._damaged = False
 
     def snapshot(self, view: View) -> Snapshot:
-        """What the view's generation holds, ready to be searched."""
+        """What the view's generation holds, ready to be searched.
+
+        Raises `IndexReplaced` where the index file of that generation was removed because a
+        newer one was published meanwhile.
+        """
         state = view.state()
         with self._lock:
             current = self._snapshot
@@ -78,16 +86,21 @@ class IndexKeeper:
         with self._lock:
             self._damaged = False
             self._snapshot = _fresh(index, self._store.settings, state.number, target.name)
-        previous = state.published.file if state.published else None
-        self._clean(keep={target.name, previous})
+        for path in self._directory.iterdir():
+            if path.name != target.name:
+                with suppress(OSError):
+                    path.unlink()
 
-    def publish_if_due(self) -> None:
-        """Publish where enough has changed since; the caller holds the writer lock."""
+    def publish_if_due(self, share: float) -> None:
+        """Publish where more than a share of the base has changed since.
+
+        The caller holds the writer lock.
+        """
         with self._store.reading() as view:
             state, dead = view.state(), view.count_dead()
         base = state.published.passages if state.published else 0
         pending = state.passages - base + 2 * dead
-        if pending > max(MINIMUM_PENDING, base // PENDING_SHARE):
+        if pending > max(MINIMUM_PENDING, base * share):
             self.publish()
 
     def repair(self) -> None:
@@ -114,6 +127,9 @@ class IndexKeeper:
                 return _fresh(index, settings, published.generation, published.file)
             except CorruptionError as error:
                 fault = str(error)
+        with self._store.reading() as latest:
+            if latest.state().published != published:
+                raise IndexReplaced
         log.warning("%s; rebuilding it from the database", fault)
         self._damaged = True
         index = FlatIndex.build(view.all_vectors(), settings.dimension)
@@ -130,12 +146,6 @@ class IndexKeeper:
             return f"the index file {path} cannot be read ({error.strerror})"
         return None
 
-    def _clean(self, keep: set[str | None]) -> None:
-        """Remove older files. The one before stays: a reader may be about to open it."""
-        for path in self._directory.glob("*.faiss"):
-            if path.name not in keep:
-                _unlink(path)
-
 
 def _continues(snapshot: Snapshot, state: State) -> bool:
     """The state is of the same base, and not older."""
@@ -147,8 +157,3 @@ def _fresh(
     index: FlatIndex, settings: StoreSettings, generation: int, name: str | None
 ) -> Snapshot:
     return Snapshot.of(index, settings.metric, generation, name)
-
-
-def _unlink(path: Path) -> None:
-    with suppress(OSError):
-        path.unlink()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from engine.types import Float32Array
+from engine.types import Float32Array, Word
 
 
 @runtime_checkable
@@ -43,3 +43,16 @@ class Embedder(Protocol):
 
     def token_spans(self, text: str) -> list[tuple[int, int]]:
         """The character span [start, end) of each of the text's tokens, in order."""
+
+
+@runtime_checkable
+class WordEmbedder(Protocol):
+    """An embedder that also gives the vectors of a text's words, in their context."""
+
+    def word_vectors(self, text: str, *, query: bool) -> tuple[list[Word], Float32Array]:
+        """The words of a text and their vectors, (words, dimension of the states), unit rows.
+
+        A word's vector is the mean of its pieces' last hidden states. Words without a letter or
+        a digit are left out, and so is what lies past the model's window. `query` chooses the
+        prompt.
+        """

@@ -18,7 +18,8 @@ from transformers.utils import logging as transformers_logging
 
 from engine.embedding.locate import LocatedModel
 from engine.errors import ModelError
-from engine.types import Float32Array
+from engine.types import Float32Array, Word
+from engine.vectors import unit_rows
 
 _BATCH = 32
 
@@ -35,6 +36,8 @@ class SentenceTransformerEmbedder:
         dimension = self._model.get_embedding_dimension()
         self.dimension = int(dimension) if dimension else self.embed_documents(["a"]).shape[1]
         self.max_tokens = self._limit()
+        ends = self._tokenizer.encode("a").special_tokens_mask
+        self._closing = len(ends) - len("".join(map(str, ends)).rstrip("1"))
 
     def embed_documents(self, texts: Sequence[str]) -> Float32Array:
         return self._encode(self._model.encode_document, texts)
@@ -48,6 +51,32 @@ class SentenceTransformerEmbedder:
 
     def token_spans(self, text: str) -> list[tuple[int, int]]:
         return list(self._tokenizer.encode(text, add_special_tokens=False).offsets)
+
+    def word_vectors(self, text: str, *, query: bool) -> tuple[list[Word], Float32Array]:
+        prompt = self._model.prompts.get("query" if query else "document") or ""
+        encoding = self._tokenizer.encode(prompt + text)
+        with self._lock:
+            (found,) = self._model.encode(
+                [text], prompt=prompt, output_value="token_embeddings", show_progress_bar=False
+            )
+        states = found.float().cpu().numpy()
+        pieces: dict[int, list[int]] = {}
+        for at, (word, (start, _)) in enumerate(
+            zip(encoding.word_ids, encoding.offsets, strict=True)
+        ):
+            if word is not None and start >= len(prompt) and at < len(states) - self._closing:
+                pieces.setdefault(word, []).append(at)
+        words: list[Word] = []
+        rows: list[Float32Array] = []
+        for ats in pieces.values():
+            start = encoding.offsets[ats[0]][0] - len(prompt)
+            end = encoding.offsets[ats[-1]][1] - len(prompt)
+            shown = text[start:end]
+            start += len(shown) - len(shown.lstrip())
+            if any(c.isalnum() for c in shown):
+                words.append(Word(shown.strip(), start, start + len(shown.strip())))
+                rows.append(states[ats].mean(axis=0))
+        return words, unit_rows(np.array(rows)) if rows else states[:0]
 
     def _encode(self, encode: Callable[..., Any], texts: Sequence[str]) -> Float32Array:
         with self._lock:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from engine.storage.records import NewDocument, Published, StoreSettings
 from engine.storage.schema import HEAD, documents, generation, passages, settings, tombstones
 from engine.storage.view import View
 from engine.storage.writer import Writer
+from engine.types import Stats
 
 
 def create_store(path: Path, made: StoreSettings) -> None:
@@ -114,6 +115,31 @@ class Store:
             )
         self.settings = self._read_settings()
 
+    def stats(self) -> Stats:
+        """What the store holds, from its counters and the sizes of its files."""
+        with self.reading() as view:
+            state = view.state()
+            chunked, known, dead = view.count_chunked(), view.count_sources(), view.count_dead()
+        indexed = state.published.passages if state.published else 0
+        return Stats(
+            path=str(self.path),
+            model=self.settings.model,
+            fingerprint=self.settings.fingerprint,
+            dimension=self.settings.dimension,
+            metric=self.settings.metric.value,
+            schema=self.schema,
+            generation=state.number,
+            documents=state.documents,
+            passages=state.passages,
+            chunked=chunked,
+            sources=known,
+            indexed=indexed,
+            delta=state.passages - indexed + dead,
+            dead=dead,
+            database_bytes=_size(self.path, f"{database.FILE_NAME}*"),
+            index_bytes=_size(self.path, "index/*"),
+        )
+
     def problems(self) -> list[str]:
         """Faults of the database: SQLite's own check, foreign keys, counters, vector widths."""
         found: list[str] = []
@@ -147,3 +173,12 @@ class Store:
             if empty:
                 found.append(f"database: {empty} documents have no passage")
         return found
+
+
+def _size(directory: Path, pattern: str) -> int:
+    """Bytes of the files of a pattern; a file that goes away meanwhile counts nothing."""
+    total = 0
+    for path in directory.glob(pattern):
+        with suppress(FileNotFoundError):
+            total += path.stat().st_size
+    return total

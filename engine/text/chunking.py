@@ -11,10 +11,11 @@ from collections.abc import Sequence
 
 _BREAKS = (
     re.compile(r"\n\s*\n\s*"),
-    re.compile(r"(?<=[.!?…])[\"'”’)\]]*\s+|(?<=[。！？])|\n+"),
+    re.compile(r"(?<=[.!?…])[\"'”’)\]]*\s+|(?<=[。！？])[」』）”’]*|\n+"),
     re.compile(r"\s+"),
 )
 """Where a text may be cut, best first: between paragraphs, sentences, words."""
+_SPACE = re.compile(r"\s*")
 
 
 def windows(
@@ -22,29 +23,39 @@ def windows(
 ) -> list[tuple[int, int]]:
     """Character spans [start, end) covering `text`, each of at most `size` tokens.
 
-    `tokens` are the character spans of the text's tokens, in order. A window ends at the best
-    break in its last third, else where it is full; the next begins up to `overlap` tokens
-    before that end, at a break where there is one.
+    `tokens` are the character spans of the text's tokens, in order; a token may begin with the
+    white space before its word, and several may share one character, which is never cut. A window
+    ends at the best break in its last third, else where it is full; the next begins up to
+    `overlap` tokens before that end, at a break where there is one.
     """
     if len(tokens) <= size:
         return [(0, len(text))]
     starts = [start for start, _ in tokens]
+    ends = [end for _, end in tokens]
     breaks = [[match.end() for match in pattern.finditer(text)] for pattern in _BREAKS]
     spans: list[tuple[int, int]] = []
-    first = 0
-    while True:
-        begin = starts[first] if first else 0
-        if len(tokens) - first <= size:
-            spans.append((begin, len(text)))
-            return spans
-        full = starts[first + size]
-        floor = starts[first + size - max(1, size // 3)]
-        end = _last_break(breaks, floor, full) or full
-        stop = bisect_left(starts, end)
+    first = begin = 0
+    while len(tokens) - first > size:
+        full = max(starts[first + size], ends[first])
+        floor = max(starts[first + size - max(1, size // 3)], ends[first] - 1)
+        cut = _last_break(breaks, floor, full)
+        end = full if cut is None else cut
         spans.append((begin, end))
-        back = starts[max(first + 1, stop - overlap)]
-        resume = _first_break(breaks[:2], back, end) if overlap else None
-        first = max(first + 1, bisect_left(starts, back if resume is None else resume))
+        resume = end
+        back = ends[max(first, bisect_right(ends, end) - overlap - 1)]
+        if overlap and back < end:
+            cut = _first_break(breaks, back, end)
+            resume = back if cut is None else cut
+        first = bisect_right(ends, resume)
+        begin = _end_of_space(text, resume)
+    if begin < len(text):
+        spans.append((begin, len(text)))
+    return spans
+
+
+def _end_of_space(text: str, start: int) -> int:
+    found = _SPACE.match(text, start)
+    return start if found is None else found.end()
 
 
 def _last_break(breaks: Sequence[Sequence[int]], floor: int, full: int) -> int | None:

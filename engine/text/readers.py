@@ -10,7 +10,6 @@ import io
 import itertools
 import json
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
@@ -24,7 +23,8 @@ TEXT_NAMES = ("text", "content", "body", "sentence")
 ID_NAME = "id"
 _ROWS_PEEKED = 100
 _ROWS_A_REPORT = 256
-_NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,14})(?:\.\d{1,15})?")
+_CELL_BYTES = (1 << 31) - 1
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,15})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def read(
                     on_bytes(raw.tell())
             text.detach()
     except OSError as error:
-        yield refused(source.name, f"cannot be read ({error.strerror})")
+        yield refused(source.name, f"cannot be read ({error.strerror or error})")
     except UnicodeError as error:
         yield refused(source.name, f"cannot be decoded ({error})")
 
@@ -105,7 +105,7 @@ def _kind(source: Source, options: ReadOptions) -> str | None:
 
 def _lines(text: IO[str], source: Source, _options: ReadOptions) -> Iterator[Item]:
     for number, line in enumerate(_split_lines(text), start=1):
-        yield _row(source, number, Document(line))
+        yield _row(source, f"{source.name}:{number}", Document(line))
 
 
 def _split_lines(text: IO[str]) -> Iterator[str]:
@@ -120,16 +120,15 @@ def _whole(text: IO[str], source: Source, _options: ReadOptions) -> Iterator[Ite
     yield Row(source.name, Document(content, identity))
 
 
-def _row(source: Source, number: int, document: Document) -> Row:
-    """Rows without an id of their own are named by file and line; those of stdin by content."""
-    where = f"{source.name}:{number}"
+def _row(source: Source, where: str, document: Document) -> Row:
+    """Rows without an id of their own are named by their place; those of stdin by content."""
     if document.id is None and source.path is not None:
         document = Document(document.text, where, document.metadata, document.vector)
     return Row(where, document)
 
 
 def _table(text: IO[str], source: Source, options: ReadOptions) -> Iterator[Item]:
-    csv.field_size_limit(sys.maxsize)
+    csv.field_size_limit(_CELL_BYTES)
     tabs = options.format == "tsv" or (
         options.format is None and source.path is not None and source.path.suffix.lower() == ".tsv"
     )
@@ -143,6 +142,9 @@ def _table(text: IO[str], source: Source, options: ReadOptions) -> Iterator[Item
         return
     names = [name.strip() for name in header]
     columns = _Columns(names, options, source.name, convert=_cell)
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        yield Note(f"{source.name}: has several columns '{twice}'; the last filled one counts")
     while True:
         number = lines.count + 1
         try:
@@ -155,32 +157,41 @@ def _table(text: IO[str], source: Source, options: ReadOptions) -> Iterator[Item
         if not cells:
             continue
         where = f"{source.name}:{number}"
+        if lines.ended:
+            yield refused(where, "opens a quote that is not closed: the rest of the file is in it")
+            continue
         if len(cells) > len(header):
             yield refused(where, f"has {len(cells)} columns, the header has {len(header)}")
             continue
         values = {name: cell for name, cell in zip(names, cells, strict=False) if cell != ""}
-        yield _named(columns.document(values), where, source, number)
+        yield _named(columns.document(values), where, source)
 
 
 class _CountedLines:
-    """Lines for the csv reader, counted, with a look at the first."""
+    """Lines for the csv reader, counted, with a look at the first that is not blank."""
 
     def __init__(self, text: IO[str]) -> None:
-        self._first = text.readline()
         self._text = text
         self.count = 0
+        self.ended = False
+        self._first: str | None = text.readline()
+        while self._first and not self._first.strip():
+            self.count += 1
+            self._first = text.readline()
 
     def guess_delimiter(self) -> str:
         """A comma, unless the header has none and semicolons or tabs instead."""
-        found = [mark for mark in (",", ";", "\t") if mark in self._first]
+        found = [mark for mark in (",", ";", "\t") if mark in (self._first or "")]
         return found[0] if found else ","
 
     def __iter__(self) -> Iterator[str]:
         return self
 
     def __next__(self) -> str:
-        line = self._first if self.count == 0 else self._text.readline()
+        line = self._text.readline() if self._first is None else self._first
+        self._first = None
         if not line:
+            self.ended = True
             raise StopIteration
         self.count += 1
         return line
@@ -194,14 +205,14 @@ def _cell(text: str) -> str | int | float:
 
 
 def _jsonl(text: IO[str], source: Source, options: ReadOptions) -> Iterator[Item]:
-    def values() -> Iterator[tuple[int, str, object]]:
+    def values() -> Iterator[tuple[str, object]]:
         for number, line in enumerate(_split_lines(text), start=1):
             if line.strip():
                 where = f"{source.name}:{number}"
                 try:
-                    yield number, where, json.loads(line)
+                    yield where, json.loads(line)
                 except (ValueError, RecursionError) as error:
-                    yield number, where, refused(where, f"is no JSON ({error})")
+                    yield where, refused(where, f"is no JSON ({error})")
 
     yield from _json_items(values(), source, options)
 
@@ -213,36 +224,38 @@ def _json(text: IO[str], source: Source, options: ReadOptions) -> Iterator[Item]
         yield refused(source.name, f"is no JSON ({error})")
         return
     items = value if isinstance(value, list) else [value]
-    rows = ((n, f"{source.name}[{n}]", item) for n, item in enumerate(items))
+    rows = ((f"{source.name}[{n}]", item) for n, item in enumerate(items))
     yield from _json_items(rows, source, options)
 
 
 def _json_items(
-    rows: Iterable[tuple[int, str, object]], source: Source, options: ReadOptions
+    rows: Iterable[tuple[str, object]], source: Source, options: ReadOptions
 ) -> Iterator[Item]:
     """JSON values to documents; the columns are those of the first rows together."""
     rows = iter(rows)
     peeked = list(itertools.islice(rows, _ROWS_PEEKED))
-    names = list(dict.fromkeys(k for *_, v in peeked if isinstance(v, dict) for k in v))
+    names = list(dict.fromkeys(k for _, v in peeked if isinstance(v, dict) for k in v))
     columns = _Columns(names, options, source.name) if names else None
-    for number, where, value in itertools.chain(peeked, rows):
+    for where, value in itertools.chain(peeked, rows):
         if isinstance(value, Refusal):
             yield value
         elif isinstance(value, str):
-            yield _row(source, number, Document(value))
-        elif isinstance(value, dict) and columns is not None:
-            yield _named(columns.document(value), where, source, number)
+            yield _row(source, where, Document(value))
+        elif isinstance(value, dict) and value:
+            if columns is None:
+                columns = _Columns(list(value), options, source.name)
+            yield _named(columns.document(value), where, source)
+        elif isinstance(value, dict):
+            yield refused(where, "is an empty JSON object")
         else:
             kind = "null" if value is None else type(value).__name__
             yield refused(where, f"is a JSON {kind}, not an object or a text")
 
 
-def _named(document: Document | str, where: str, source: Source, number: int) -> Item:
+def _named(document: Document | str, where: str, source: Source) -> Item:
     if isinstance(document, str):
         return refused(where, document)
-    if document.id is None:
-        return _row(source, number, document)
-    return Row(where, document)
+    return _row(source, where, document)
 
 
 class _Columns:
@@ -292,7 +305,7 @@ class _Columns:
             if isinstance(vector, str):
                 try:
                     vector = json.loads(vector)
-                except ValueError:
+                except (ValueError, RecursionError):
                     return f"the vector column '{self._options.vector_column}' is no JSON list"
         return Document(
             text,

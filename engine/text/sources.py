@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import re
 import shutil
 import sys
 import tempfile
@@ -25,6 +26,11 @@ SUFFIXES = {
 }
 """The files attendex reads, and the reader of each."""
 _DETECT_BYTES = 1 << 20
+_USUAL = "cp1252"
+"""The encoding of most files that are not UTF-8; Latin-1's letters are the same in it."""
+_UNUSUAL = re.compile(rb"[\x81\x8d\x8f\x90\x9d]")
+"""Bytes that are no character in it."""
+_ABSENT = "no such file or directory"
 _COPY_BYTES = 1 << 16
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -59,18 +65,25 @@ def find_sources(paths: Sequence[str]) -> tuple[list[Source], list[Refusal]]:
         if given == STDIN:
             sources.append(Source("stdin", None, 0))
             continue
-        path = Path(given)
-        if path.is_dir():
-            found = sorted(_walk(path))
-            sources += [Source(p.as_posix(), p, p.stat().st_size) for p in found]
-            if not found:
-                known = ", ".join(sorted(SUFFIXES))
-                refusals.append(refused(given, f"holds no file attendex reads ({known})"))
-        elif path.exists():
-            sources.append(Source(path.as_posix(), path, path.stat().st_size))
-        else:
-            refusals.append(refused(given, "no such file or directory"))
+        try:
+            found = _find(Path(given))
+        except OSError as error:
+            refusals.append(refused(given, f"cannot be read ({error.strerror})"))
+            continue
+        sources += found
+        if not found:
+            known = ", ".join(sorted(SUFFIXES))
+            empty = Path(given).is_dir()
+            detail = f"holds no file attendex reads ({known})" if empty else _ABSENT
+            refusals.append(refused(given, detail))
     return sources, refusals
+
+
+def _find(path: Path) -> list[Source]:
+    if not path.exists():
+        return []
+    found = sorted(_walk(path)) if path.is_dir() else [path]
+    return [Source(p.as_posix(), p, p.stat().st_size) for p in found]
 
 
 def _walk(directory: Path) -> Iterator[Path]:
@@ -86,11 +99,19 @@ def refused(where: str, detail: str) -> Refusal:
 
 
 def open_bytes(source: Source) -> IO[bytes]:
-    """The source's bytes, seekable: standard input is spooled to a temporary file."""
-    if source.path is not None:
-        return source.path.open("rb")
+    """The source's bytes, seekable: standard input and pipes are spooled to a temporary file."""
+    if source.path is None:
+        return _spooled(sys.stdin.buffer)
+    stream = source.path.open("rb")
+    if stream.seekable():
+        return stream
+    with stream:
+        return _spooled(stream)
+
+
+def _spooled(stream: IO[bytes]) -> IO[bytes]:
     spool = tempfile.TemporaryFile()  # noqa: SIM115  (the caller closes it)
-    shutil.copyfileobj(sys.stdin.buffer, spool)
+    shutil.copyfileobj(stream, spool)
     spool.seek(0)
     return spool
 
@@ -112,21 +133,45 @@ def detect_encoding(raw: IO[bytes]) -> Encoding:
     """
     head = raw.read(4)
     raw.seek(0)
-    for mark, name in _BOMS:
-        if head.startswith(mark):
-            return Encoding(name)
+    name = next((name for mark, name in _BOMS if head.startswith(mark)), None)
+    if name not in (None, "utf-8-sig"):
+        return Encoding(name)
     valid, invalid = _count_utf8(raw)
     raw.seek(0)
     if not invalid:
-        return Encoding("utf-8")
-    if 3 * valid >= invalid:
-        return Encoding("utf-8", "surrogateescape", f"holds {invalid} bytes that are not UTF-8")
+        return Encoding(name or "utf-8")
+    if name is not None or 3 * valid >= invalid:
+        note = f"holds {invalid} bytes that are not UTF-8"
+        return Encoding(name or "utf-8", "surrogateescape", note)
+    guess = _guess(_beyond_ascii(raw))
+    raw.seek(0)
+    return Encoding(guess, "replace", f"is not UTF-8; read as {guess}")
+
+
+def _beyond_ascii(raw: IO[bytes]) -> bytes:
+    """The first lines that hold more than ASCII: nothing else tells encodings apart."""
+    sample = bytearray()
+    while len(sample) < _DETECT_BYTES and (line := raw.readline(_DETECT_BYTES)):
+        if not line.isascii():
+            sample += line
+    return bytes(sample)
+
+
+def _guess(sample: bytes) -> str:
+    """The likeliest encoding: of a text mostly in ASCII letters the usual one, unless another
+    makes more of a known language of it."""
     from charset_normalizer import from_bytes
 
-    best = from_bytes(raw.read(_DETECT_BYTES)).best()
-    raw.seek(0)
-    name = best.encoding if best is not None else "cp1252"
-    return Encoding(name, "replace", f"is not UTF-8; read as {name}")
+    matches = from_bytes(sample)
+    best = matches.best()
+    if best is None:
+        return _USUAL
+    latin = len(re.findall(rb"[A-Za-z]", sample)) >= len(re.findall(rb"[\x80-\xff]", sample))
+    if latin and not _UNUSUAL.search(sample):
+        known = max((m.coherence for m in matches if _USUAL in m.could_be_from_charset), default=0)
+        if best.coherence <= known:
+            return _USUAL
+    return best.encoding
 
 
 def _count_utf8(raw: IO[bytes]) -> tuple[int, int]:
