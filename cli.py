@@ -386,9 +386,19 @@ def demo(context: click.Context, store: str, as_json: bool | None) -> None:
         context.invoke(query, text=text, k=3, where=where, store=store, as_json=as_json)
 
 
+class _NoteHandler(logging.Handler):
+    """What the engine logs is a note for the person at the terminal."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        console.note(record.getMessage())
+
+
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
-    logging.basicConfig(format="attendex: %(message)s", level=logging.WARNING)
+    log = logging.getLogger("attendex")
+    if not any(isinstance(handler, _NoteHandler) for handler in log.handlers):
+        log.addHandler(_NoteHandler())
+        log.propagate = False
     try:
         cli.main(args=arguments, prog_name="attendex", standalone_mode=False)
         sys.stdout.flush()

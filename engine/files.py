@@ -38,6 +38,19 @@ def publish(target: Path, write: Callable[[Path], None]) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def rename_new(source: Path, target: Path) -> None:
+    """Give a file its name; raises `FileExistsError` where the name is taken."""
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links
+        if target.exists():
+            raise FileExistsError(target) from None
+        os.replace(source, target)
+    sync(target.parent)
+
+
 def sync(path: Path) -> None:
     """Flush a file, or a directory's entries, to the disk."""
     if path.is_dir() and os.name == "nt":

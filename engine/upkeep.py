@@ -12,7 +12,7 @@ import threading
 from contextlib import suppress
 
 from engine import files
-from engine.errors import CorruptionError, EngineError
+from engine.errors import CorruptionError, EngineError, StorageError
 from engine.index.flat import FlatIndex
 from engine.index.snapshot import Snapshot
 from engine.storage.records import Published, State, StoreSettings
@@ -67,17 +67,25 @@ class IndexKeeper:
     def publish(self) -> None:
         """Write the index of the current generation and name it in the database.
 
-        The caller holds the store's writer lock.
+        The caller holds the store's writer lock. Raises `StorageError` where it cannot be
+        written.
         """
         with self._store.reading() as view:
             state = view.state()
             index = FlatIndex.build(view.all_vectors(), self._store.settings.dimension)
         target = self._directory / f"index-{state.number}.faiss"
-        files.publish(target, index.save)
+        try:
+            files.publish(target, index.save)
+            checksum = files.sha256_file(target)
+        except OSError as error:
+            raise StorageError(
+                f"the index file {target} cannot be written ({error.strerror or error}); "
+                "answers come from the database all the same"
+            ) from error
         self._store.set_published(
             Published(
                 file=target.name,
-                sha256=files.sha256_file(target),
+                sha256=checksum,
                 generation=state.number,
                 passages=len(index.ids),
                 longest=index.longest,
@@ -94,14 +102,18 @@ class IndexKeeper:
     def publish_if_due(self, share: float) -> None:
         """Publish where more than a share of the base has changed since.
 
-        The caller holds the writer lock.
+        The caller holds the writer lock. The index is a cache: a failure to write it is said, and
+        spoils nothing.
         """
         with self._store.reading() as view:
             state, dead = view.state(), view.count_dead()
         base = state.published.passages if state.published else 0
         pending = state.passages - base + 2 * dead
         if pending > max(MINIMUM_PENDING, base * share):
-            self.publish()
+            try:
+                self.publish()
+            except StorageError as error:
+                log.warning("%s", error)
 
     def repair(self) -> None:
         """Put a damaged index file back, unless somebody is writing: then at another time."""

@@ -146,9 +146,15 @@ def test_an_older_store_is_backed_up_and_upgraded(old_store: Path, words: WordEm
         assert raw.execute("SELECT key FROM documents").fetchall() == [("dog",)]
 
 
+def test_a_reader_does_not_upgrade(old_store: Path) -> None:
+    with pytest.raises(SchemaVersionError, match="open it once for writing"):
+        Engine.open(old_store, read_only=True)
+    assert database.check_schema(old_store) == "0001"
+
+
 def test_a_failed_upgrade_leaves_the_old_store(old_store: Path, tmp_path: Path) -> None:
     (tmp_path / "migrations" / "versions" / "fail").touch()
-    with pytest.raises(RuntimeError, match="half way"):
+    with pytest.raises(StorageError, match="half way; the store is as it was"):
         Store(old_store)
     assert "more" not in tables(old_store / "store.db")
     assert database.check_schema(old_store) == "0001"

@@ -60,8 +60,11 @@ class FlatIndex:
         return cls(native, longest)
 
     def save(self, path: Path) -> None:
-        """Write FAISS's file format."""
-        faiss.write_index(self._native, str(path))
+        """Write FAISS's file format. Raises `OSError` where the file cannot be written."""
+        try:
+            faiss.write_index(self._native, str(path))
+        except RuntimeError as error:
+            raise OSError("FAISS could not write it, the disk may be full") from error
 
     def nearest(
         self, query: Float32Array, k: int, keep: BoolArray | None

@@ -62,6 +62,7 @@ def open_engine(path: Path, *, read_only: bool = False) -> sa.Engine:
         "sqlite://",
         creator=connect,
         poolclass=sa.QueuePool,
+        max_overflow=-1,
         json_serializer=dump_json,
     )
     event.listen(created, "connect", _set_pragmas)
@@ -157,10 +158,9 @@ def created(store: Path) -> Iterator[sa.Connection]:
                 db.dispose()
         files.sync(temporary)
         try:
-            os.link(temporary, target)
+            files.rename_new(temporary, target)
         except FileExistsError:
             raise StorageError(f"another process has just made the store {store}") from None
-        files.sync(store)
     except OSError as error:
         raise StorageError(f"cannot make the store {store}: {error.strerror}") from error
     finally:
@@ -246,4 +246,11 @@ def _run_migrations(connection: sa.Connection) -> None:
     config = Config()
     config.set_main_option("script_location", str(migrations_directory()).replace("%", "%%"))
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    try:
+        command.upgrade(config, "head")
+    except (EngineError, DBAPIError):
+        raise
+    except Exception as error:  # a revision may fail in any way; the transaction rolls back
+        raise StorageError(
+            f"the schema could not be brought to {HEAD}: {error}; the store is as it was"
+        ) from error

@@ -6,6 +6,7 @@ reader sees is always one generation, whole.
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -15,6 +16,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from engine.errors import SchemaVersionError
 from engine.files import WriterLock
 from engine.settings import IndexKind, Metric
 from engine.storage import database
@@ -50,18 +52,34 @@ class Store:
         self.schema = database.check_schema(path)
         self.lock = WriterLock(path)
         if self.schema != HEAD:
+            if read_only:
+                raise SchemaVersionError(
+                    f"the store {path} has the older schema {self.schema}; open it once for "
+                    "writing, with any `attendex query`, to upgrade it",
+                    found=self.schema,
+                    expected=HEAD,
+                )
             with self.lock.held():
                 database.upgrade(path, database.check_schema(path))
             self.schema = HEAD
-        self._db = database.open_engine(path / database.FILE_NAME, read_only=read_only)
+        self._engine = database.open_engine(path / database.FILE_NAME, read_only=read_only)
+        self._process = os.getpid()
         try:
             self.settings = self._read_settings()
         except BaseException:
-            self._db.dispose()
+            self.close()
             raise
 
     def close(self) -> None:
         self._db.dispose()
+
+    @property
+    def _db(self) -> sa.Engine:
+        """The engine; in a forked child its connections are its own, never the parent's."""
+        if os.getpid() != self._process:
+            self._engine.dispose(close=False)
+            self._process = os.getpid()
+        return self._engine
 
     def _read_settings(self) -> StoreSettings:
         with database.reading(self._db, self.path) as connection:
