@@ -21,10 +21,10 @@ from engine.errors import (
 )
 from engine.models import ModelSource
 from engine.settings import DEFAULT_K, DEFAULT_MODEL, IndexSpec
-from engine.storage import filters
 from engine.storage.database import FILE_NAME
 from engine.storage.records import StoreSettings
 from engine.storage.store import Store, create_store, new_store_id
+from engine.storage.where import Filter, as_filter
 from engine.types import (
     AddReport,
     Document,
@@ -260,7 +260,7 @@ class Engine:
         faults = {n: f for n, text in enumerate(texts) if (f := search.text_fault(text))}
         usable = [text for n, text in enumerate(texts) if n not in faults]
         search.check_k(k)
-        condition = filters.as_filter(where)
+        condition = as_filter(where)
         self._check_open()
         asked: list[Query] = []
         if usable:
@@ -293,7 +293,7 @@ class Engine:
         from engine import search
 
         search.check_k(k)
-        condition = filters.as_filter(where)
+        condition = as_filter(where)
         self._check_open()
         settings = self._store.settings
         rows = vectors.as_matrix(matrix, settings.dimension, where="the query matrix")
@@ -341,7 +341,7 @@ class Engine:
             self._open_index().publish()
 
     def _answer(
-        self, queries: list[Query], k: int, where: filters.Filter | None, rerank: bool
+        self, queries: list[Query], k: int, where: Filter | None, rerank: bool
     ) -> list[SearchResult]:
         from engine import search
         from engine.upkeep import IndexReplaced

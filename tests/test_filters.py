@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from engine.errors import FilterError
 from engine.storage import filters, schema
+from engine.storage import where as language
 from engine.storage.database import dump_json
-from engine.storage.filters import And, Compare, Comparison, Contains, Filter, Member, Not, Or, Path
+from engine.storage.where import And, Compare, Comparison, Contains, Filter, Member, Not, Or, Path
 
 EQ, NE, LT, LE, GT, GE = Comparison
 MISSING = object()
@@ -75,7 +76,7 @@ def look(metadata: object, path: Path) -> Any:
     return metadata
 
 
-def equal(found: Any, value: filters.Scalar) -> bool:
+def equal(found: Any, value: language.Scalar) -> bool:
     if value is None:
         return found is MISSING or found is None
     if isinstance(value, bool) or isinstance(found, bool):
@@ -108,7 +109,7 @@ characters = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 keys = st.sampled_from(KEYS)
 numbers, texts = st.sampled_from(NUMBERS), st.sampled_from(TEXTS)
 floats = st.floats(allow_nan=False, allow_infinity=False)
-scalars: st.SearchStrategy[filters.Scalar] = st.one_of(
+scalars: st.SearchStrategy[language.Scalar] = st.one_of(
     *(st.none(), st.booleans(), numbers, st.integers(), floats, texts, st.text(characters))
 )
 objects = functools.partial(st.dictionaries, keys, max_size=4)
@@ -173,27 +174,27 @@ def spelt(tree: Filter) -> str:
         case Or():
             return " OR ".join(f"({spelt(part)})" for part in tree.operands)
         case Member():
-            return f"{filters.field_name(tree.field)} in ({', '.join(map(literal, tree.values))})"
+            return f"{language.field_name(tree.field)} in ({', '.join(map(literal, tree.values))})"
         case Contains():
-            return f"{filters.field_name(tree.field)} contains {literal(tree.value)}"
+            return f"{language.field_name(tree.field)} contains {literal(tree.value)}"
         case Compare():
-            return f"{filters.field_name(tree.field)}{tree.comparison.value}{literal(tree.value)}"
+            return f"{language.field_name(tree.field)}{tree.comparison.value}{literal(tree.value)}"
 
 
-def literal(value: filters.Scalar) -> str:
+def literal(value: language.Scalar) -> str:
     return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else dump_json(value)
 
 
 @settings(max_examples=200, deadline=None)
 @given(trees)
 def test_a_filter_written_down_is_read_back(tree: Filter) -> None:
-    assert repr(filters.parse(spelt(tree))) == repr(tree)
+    assert repr(language.parse(spelt(tree))) == repr(tree)
 
 
 @given(st.lists(st.sampled_from(KEYS) | st.text(characters), min_size=1, max_size=3).map(tuple))
 def test_a_field_name_written_down_is_read_back(path: Path) -> None:
-    assert filters.parse(f"{filters.field_name(path)} = 1") == Compare(path, EQ, 1)
-    assert filters.from_mapping({filters.field_name(path): 1}) == And((Compare(path, EQ, 1),))
+    assert language.parse(f"{language.field_name(path)} = 1") == Compare(path, EQ, 1)
+    assert language.from_mapping({language.field_name(path): 1}) == And((Compare(path, EQ, 1),))
 
 
 SOUP = ["a", "=", "'", '"', "`", "(", ")", "and", "or", "not", "in", "1", ",", ".", "\\", " ", "-"]
@@ -203,7 +204,7 @@ SOUP = ["a", "=", "'", '"', "`", "(", ")", "and", "or", "not", "in", "1", ",", "
 @given(st.text() | st.lists(st.sampled_from(SOUP)).map("".join))
 def test_any_text_is_a_filter_or_a_filter_error(text: str) -> None:
     with suppress(FilterError):
-        filters.parse(text)
+        language.parse(text)
 
 
 A, B, C = (Compare((name,), EQ, n) for n, name in enumerate("abc", start=1))
@@ -244,7 +245,7 @@ ORDER, INNER = (Compare((name,), EQ, 1) for name in ("order", "inner"))
     ],
 )
 def test_parse(text: str, tree: Filter) -> None:
-    assert repr(filters.parse(text)) == repr(tree)
+    assert repr(language.parse(text)) == repr(tree)
 
 
 @pytest.mark.parametrize(
@@ -270,7 +271,7 @@ def test_parse(text: str, tree: Filter) -> None:
 )
 def test_a_fault_is_named_with_its_place(text: str, place: str) -> None:
     with pytest.raises(FilterError) as caught:
-        filters.parse(text)
+        language.parse(text)
     assert str(caught.value).startswith(f"cannot read the filter {text!r} {place};")
 
 
@@ -280,10 +281,10 @@ HOSTILE = ["'; drop table documents; --", "' or '1'='1", "x' or 1=1 --", "%", "\
 @pytest.mark.parametrize("text", HOSTILE)
 def test_texts_and_field_names_stay_data(database: sa.Engine, text: str) -> None:
     metadata: Metadata = [{"a": text}, {"a": "x"}, {text: 1}]
-    assert select(database, metadata, filters.parse(f"a = {literal(text)}")) == [0]
-    assert select(database, metadata, filters.parse(f"a contains {literal(text)}")) == [0]
-    assert select(database, metadata, filters.from_mapping({"a": [text]})) == [0]
-    assert select(database, metadata, filters.parse(f"`{text}` = 1")) == [2]
+    assert select(database, metadata, language.parse(f"a = {literal(text)}")) == [0]
+    assert select(database, metadata, language.parse(f"a contains {literal(text)}")) == [0]
+    assert select(database, metadata, language.from_mapping({"a": [text]})) == [0]
+    assert select(database, metadata, language.parse(f"`{text}` = 1")) == [2]
     assert select(database, metadata, Compare((text,), NE, 1)) == [0, 1]
 
 
@@ -297,25 +298,25 @@ def test_what_cannot_be_asked_is_a_filter_error() -> None:
         "`\udcff` = 1": r"the filter's text '\udcff' holds no valid Unicode",
     }.items():
         with pytest.raises(FilterError) as caught:
-            filters.to_sql(filters.parse(text))
+            filters.to_sql(language.parse(text))
         assert str(caught.value) == message
 
 
 def test_the_largest_filters_run_and_larger_ones_are_refused(database: sa.Engine) -> None:
     metadata = [{"a": n} for n in range(3)]
-    many = " or ".join(["a = 1"] * filters.MAX_TESTS)
-    assert select(database, metadata, filters.parse(many)) == [1]
+    many = " or ".join(["a = 1"] * language.MAX_TESTS)
+    assert select(database, metadata, language.parse(many)) == [1]
     with pytest.raises(FilterError, match="holds 501 tests, more than 500"):
-        filters.parse(f"{many} or a = 2")
+        language.parse(f"{many} or a = 2")
     with pytest.raises(FilterError, match="holds 501 tests"):
-        filters.from_mapping({f"f{n}": n for n in range(501)})
+        language.from_mapping({f"f{n}": n for n in range(501)})
     for left, levels in (("not (", 1), ("a!=2 and (b=1 or (", 2), ("a=1 or not (b=1 or not (", 4)):
-        deep, right = filters.MAX_DEPTH // levels, ")" * left.count("(")
-        tree = filters.parse(left * deep + "a = 2" + right * deep)
+        deep, right = language.MAX_DEPTH // levels, ")" * left.count("(")
+        tree = language.parse(left * deep + "a = 2" + right * deep)
         assert select(database, metadata, tree) == [n for n in range(3) if meets(tree, {"a": n})]
         with pytest.raises(FilterError, match="nested more than 20 levels deep"):
-            filters.parse(left * (deep + 1) + "a = 2" + right * (deep + 1))
-    brackets = filters.parse("(" * 10_000 + "a = 2" + ")" * 10_000)
+            language.parse(left * (deep + 1) + "a = 2" + right * (deep + 1))
+    brackets = language.parse("(" * 10_000 + "a = 2" + ")" * 10_000)
     assert select(database, metadata, brackets) == [2]
 
 
@@ -330,18 +331,18 @@ def test_a_field_is_compared_with_any_number_of_values(database: sa.Engine) -> N
         {"a": 10**400},
     ]
     among = [*range(2, 40_000), *map(str, range(40_000)), None, 0.5]
-    assert select(database, metadata, filters.from_mapping({"a": among})) == [1, 2, 4, 5]
-    assert select(database, metadata, filters.from_mapping({"a": 10**400})) == [6]
-    assert select(database, metadata, filters.parse(f"a < 1{'0' * 400}")) == [0, 1, 5]
+    assert select(database, metadata, language.from_mapping({"a": among})) == [1, 2, 4, 5]
+    assert select(database, metadata, language.from_mapping({"a": 10**400})) == [6]
+    assert select(database, metadata, language.parse(f"a < 1{'0' * 400}")) == [0, 1, 5]
 
 
 def test_as_filter_takes_texts_mappings_and_nothing() -> None:
-    assert filters.as_filter(None) is None
-    assert filters.as_filter("a = 1") == A
-    assert filters.as_filter({}) == And(())
+    assert language.as_filter(None) is None
+    assert language.as_filter("a = 1") == A
+    assert language.as_filter({}) == And(())
     b, odd = Member(("b", "c"), (1, None)), Compare(("b.c",), EQ, "x")
-    assert filters.as_filter({"b.c": (1, None), "`b.c`": "x"}) == And((b, odd))
-    assert filters.as_filter({"a": frozenset([2])}) == And((Member(("a",), (2,)),))
+    assert language.as_filter({"b.c": (1, None), "`b.c`": "x"}) == And((b, odd))
+    assert language.as_filter({"a": frozenset([2])}) == And((Member(("a",), (2,)),))
 
 
 @pytest.mark.parametrize(
@@ -359,25 +360,25 @@ def test_as_filter_takes_texts_mappings_and_nothing() -> None:
 )
 def test_what_is_no_filter_is_refused(where: object, message: str) -> None:
     with pytest.raises(FilterError) as caught:
-        filters.as_filter(where)
+        language.as_filter(where)
     assert str(caught.value).startswith(message)
 
 
 def test_fields_are_named_as_they_are_written() -> None:
     metadata = {"a": {"b": {"c d": 1}, "in": []}, "e-1": [{"no": 1}], "2": None, "": 0}
-    names = [filters.field_name(path) for path in filters.field_paths(metadata)]
+    names = [language.field_name(path) for path in language.field_paths(metadata)]
     assert names == ["a", "a.b", "a.b.`c d`", "a.`in`", "e-1", "`2`", "``"]
 
 
 def test_a_field_that_no_document_has_is_named_with_its_nearest() -> None:
     known = {"year", "lang", "a.`odd name`"}
-    right = filters.parse("year = 1 or not (lang in () and a.`odd name` contains 1)")
-    filters.check_fields(right, known)
+    right = language.parse("year = 1 or not (lang in () and a.`odd name` contains 1)")
+    language.check_fields(right, known)
     for text, names, rest in (
         ("year=1 and not lnag=2", known, "'lnag'; did you mean 'lang'? (fields: a.`odd name`, "),
         ("a=1", [], "'a' (fields: none)"),
         ("a=1", [f"f{n}" for n in range(10, 35)], "f28, f29 and 5 more)"),
     ):
         with pytest.raises(FilterError, match="^no document has the metadata field '") as caught:
-            filters.check_fields(filters.parse(text), names)
+            language.check_fields(language.parse(text), names)
         assert rest in str(caught.value)

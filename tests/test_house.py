@@ -49,7 +49,7 @@ HEAVY = {
     "sqlalchemy": {"engine.storage", "migrations"},
     "alembic": {"engine.storage.database", "migrations"},
     "sqlite3": {"engine.storage.database"},
-    "lark": {"engine.storage.filters"},
+    "lark": {"engine.storage.where"},
     "rich": {"engine.console"},
     "click": {"cli"},
 }

@@ -9,7 +9,8 @@ import numpy as np
 import sqlalchemy as sa
 
 from engine import vectors
-from engine.storage import database, filters
+from engine.storage import database
+from engine.storage.filters import to_sql
 from engine.storage.records import Changes, KnownDocument, PassageRow, Published, State
 from engine.storage.schema import (
     documents,
@@ -19,6 +20,7 @@ from engine.storage.schema import (
     sources,
     tombstones,
 )
+from engine.storage.where import Filter, check_fields
 from engine.types import Float32Array, IdArray, StoredDocument
 
 _ROWS_A_FETCH = 8192
@@ -104,18 +106,18 @@ class View:
         ).all()
         return np.array(rows, dtype=np.int64)
 
-    def allowed(self, where: filters.Filter) -> IdArray:
+    def allowed(self, where: Filter) -> IdArray:
         """Ids of the passages whose document meets the filter, ascending.
 
         Raises `FilterError` for a field that no document has, unless there is no document at all.
         """
         if not self.state().documents:
             return np.empty(0, np.int64)
-        filters.check_fields(where, self.field_names())
+        check_fields(where, self.field_names())
         rows = self.connection.scalars(
             sa.select(passages.c.id)
             .join(documents, documents.c.id == passages.c.document_id)
-            .where(filters.to_sql(where))
+            .where(to_sql(where))
             .order_by(passages.c.id)
         ).all()
         return np.array(rows, dtype=np.int64)

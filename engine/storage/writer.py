@@ -8,10 +8,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from engine import vectors
-from engine.storage import filters
 from engine.storage.records import NewDocument, NewPassage
 from engine.storage.schema import documents, fields, generation, passages, sources, tombstones
 from engine.storage.view import View, in_list
+from engine.storage.where import field_name, field_paths
 
 
 class Writer:
@@ -125,11 +125,7 @@ class Writer:
         return self._sources[uri]
 
     def _register_fields(self, batch: Sequence[NewDocument]) -> None:
-        seen = {
-            filters.field_name(path)
-            for document in batch
-            for path in filters.field_paths(document.metadata)
-        }
+        seen = {field_name(path) for document in batch for path in field_paths(document.metadata)}
         known = set(
             self._connection.scalars(
                 sa.select(fields.c.name).where(in_list(fields.c.name, list(seen)))

@@ -26,7 +26,8 @@ def windows(
     `tokens` are the character spans of the text's tokens, in order; a token may begin with the
     white space before its word, and several may share one character, which is never cut. A window
     ends at the best break in its last third, else where it is full; the next begins up to
-    `overlap` tokens before that end, at a break where there is one.
+    `overlap` tokens before that end, at a break where there is one. An overlap of at most a third
+    of `size` keeps every window's end beyond that of the one before.
     """
     if len(tokens) <= size:
         return [(0, len(text))]

@@ -23,7 +23,8 @@ TEXT_NAMES = ("text", "content", "body", "sentence")
 ID_NAME = "id"
 _ROWS_PEEKED = 100
 _ROWS_A_REPORT = 256
-_CELL_BYTES = (1 << 31) - 1
+_LONGEST_CELL = (1 << 31) - 1
+_UNCLOSED = "opens a quote that is not closed: the rest of the file is in it"
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,15})?")
 
 
@@ -128,7 +129,7 @@ def _row(source: Source, where: str, document: Document) -> Row:
 
 
 def _table(text: IO[str], source: Source, options: ReadOptions) -> Iterator[Item]:
-    csv.field_size_limit(_CELL_BYTES)
+    csv.field_size_limit(_LONGEST_CELL)
     tabs = options.format == "tsv" or (
         options.format is None and source.path is not None and source.path.suffix.lower() == ".tsv"
     )
@@ -137,8 +138,12 @@ def _table(text: IO[str], source: Source, options: ReadOptions) -> Iterator[Item
         rows = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
     else:
         rows = csv.reader(lines, delimiter=options.delimiter or lines.guess_delimiter())
+    first = lines.count + 1
     header = next(rows, None)
     if header is None:
+        return
+    if lines.ended:
+        yield refused(f"{source.name}:{first}", _UNCLOSED)
         return
     names = [name.strip() for name in header]
     columns = _Columns(names, options, source.name, convert=_cell)
@@ -158,7 +163,7 @@ def _table(text: IO[str], source: Source, options: ReadOptions) -> Iterator[Item
             continue
         where = f"{source.name}:{number}"
         if lines.ended:
-            yield refused(where, "opens a quote that is not closed: the rest of the file is in it")
+            yield refused(where, _UNCLOSED)
             continue
         if len(cells) > len(header):
             yield refused(where, f"has {len(cells)} columns, the header has {len(header)}")
