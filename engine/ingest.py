@@ -6,21 +6,19 @@ the same input again embeds nothing that the store holds.
 
 from __future__ import annotations
 
-import json
 import time
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
 
 import numpy as np
 
 from engine import vectors
+from engine.admission import Admitted, admit
 from engine.embedding.base import Embedder
 from engine.errors import InvalidInputError, ModelError
-from engine.settings import Metric
 from engine.storage.database import dump_json
 from engine.storage.records import KnownDocument, NewDocument, NewPassage
 from engine.storage.store import Store
@@ -40,7 +38,6 @@ from engine.types import (
 BATCH = 1024
 EXAMPLES = 5
 _OVERLAP_SHARE = 8
-_METADATA_DEPTH = 64
 
 
 def from_documents(documents: Iterable[Document | str]) -> Iterator[Item]:
@@ -76,19 +73,6 @@ class _Tally:
             seconds=seconds,
             seconds_embedding=self.seconds_embedding,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Checked:
-    """A document that may be stored."""
-
-    where: str
-    key: str
-    text: str
-    metadata: dict[str, Any]
-    vector: Float32Array | None
-    content_hash: bytes
-    source: str | None
 
 
 class Ingest:
@@ -169,22 +153,23 @@ class Ingest:
             if document.source is not None and document.key in rows:
                 self._kept_rows[document.source].append(rows[document.key])
 
-    def _check(self, batch: Sequence[Incoming]) -> Iterator[_Checked]:
+    def _check(self, batch: Sequence[Incoming]) -> Iterator[Admitted]:
         """The documents that may be stored; the others are refused with their reason."""
-        for incoming in batch:
-            found = _checked(incoming, self._store.settings.dimension, self._store.settings.metric)
-            if isinstance(found, Refusal):
-                self._refuse(found, incoming.source)
+        settings = self._store.settings
+        verdicts = admit(batch, settings.dimension, settings.metric)
+        for incoming, verdict in zip(batch, verdicts, strict=True):
+            if isinstance(verdict, Refusal):
+                self._refuse(verdict, incoming.source)
             else:
-                yield found
+                yield verdict
 
     def _refuse(self, refusal: Refusal, source: str | None) -> None:
         self._tally.refuse(refusal)
         if source is not None and refusal.reason is not SkipReason.BLANK:
             self._faulty.add(source)
 
-    def _last_of_each_key(self, documents: Iterable[_Checked]) -> list[_Checked]:
-        latest: dict[str, _Checked] = {}
+    def _last_of_each_key(self, documents: Iterable[Admitted]) -> list[Admitted]:
+        latest: dict[str, Admitted] = {}
         for document in documents:
             if document.key in latest:
                 earlier = latest.pop(document.key)
@@ -193,7 +178,7 @@ class Ingest:
             latest[document.key] = document
         return list(latest.values())
 
-    def _passages(self, documents: Sequence[_Checked]) -> dict[str, tuple[NewPassage, ...]]:
+    def _passages(self, documents: Sequence[Admitted]) -> dict[str, tuple[NewPassage, ...]]:
         """Cut and embed; a document any of whose vectors is unusable is refused and left out."""
         made: dict[str, tuple[NewPassage, ...]] = {
             d.key: (NewPassage(0, len(d.text), d.text, 0, None, d.vector),)
@@ -271,85 +256,24 @@ class Ingest:
         self._tally.counts["removed"] += self._store.delete_rows(gone.tolist())
 
 
-def _checked(incoming: Incoming, dimension: int, metric: Metric) -> _Checked | Refusal:
-    document, where = incoming.document, incoming.where
-
-    def refusal(reason: SkipReason, detail: str) -> Refusal:
-        return Refusal(where, reason, detail)
-
-    if not isinstance(document, Document) or not isinstance(document.text, str):
-        return refusal(SkipReason.INVALID, "it is no Document with a text")
-    if fault := unicode.fault(document.text):
-        return refusal(SkipReason.INVALID, fault)
-    if unicode.is_blank(document.text):
-        return refusal(SkipReason.BLANK, "blank text")
-    key = document.id
-    if key is None:
-        key = unicode.digest(document.text.encode()).hex()
-    elif not isinstance(key, str) or not key or unicode.fault(key):
-        return refusal(SkipReason.INVALID, f"its id {key!r} is no usable text")
-    metadata = _plain_metadata(document.metadata)
-    if isinstance(metadata, str):
-        return refusal(SkipReason.INVALID, f"its metadata {metadata}")
-    vector = None
-    parts = [document.text.encode()]
-    if document.vector is not None:
-        name = f"the vector of id {key!r}"
-        try:
-            vector = vectors.as_vector(document.vector, dimension, where=name)
-        except InvalidInputError as error:
-            return refusal(SkipReason.VECTOR, str(error))
-        if reasons := vectors.unusable_rows(vector[None, :], metric):
-            return refusal(SkipReason.VECTOR, f"{name} {reasons[0]}")
-        vector = vectors.prepare(vector[None, :], metric)[0]
-        parts.append(vectors.to_blob(vector))
-    return _Checked(
-        where, key, document.text, metadata, vector, unicode.digest(*parts), incoming.source
-    )
-
-
-def _plain_metadata(metadata: object) -> dict[str, Any] | str:
-    """The metadata as plain JSON values, or what is wrong with it."""
-    if not isinstance(metadata, Mapping):
-        return "is no mapping"
-    try:
-        written = dump_json(dict(metadata))
-        written.encode()
-    except UnicodeEncodeError:
-        return "holds a lone surrogate"
-    except (TypeError, ValueError, RecursionError) as error:
-        return f"cannot be written as JSON ({error})"
-    plain: dict[str, Any] = json.loads(written)
-    if _depth(plain, _METADATA_DEPTH) > _METADATA_DEPTH:
-        return f"is nested more than {_METADATA_DEPTH} levels deep"
-    return plain
-
-
-def _depth(value: object, limit: int) -> int:
-    if limit < 0 or not isinstance(value, dict | list):
-        return 0
-    inner = value.values() if isinstance(value, dict) else value
-    return 1 + max((_depth(item, limit - 1) for item in inner), default=0)
-
-
-def _content_changed(document: _Checked, before: KnownDocument | None) -> bool:
+def _content_changed(document: Admitted, before: KnownDocument | None) -> bool:
     return before is None or before.content_hash != document.content_hash
 
 
-def _label_changed(document: _Checked, before: KnownDocument) -> bool:
+def _label_changed(document: Admitted, before: KnownDocument) -> bool:
     """Metadata or the owning source differ (1, 1.0 and true are three values)."""
     same = dump_json(before.metadata) == dump_json(document.metadata)
     return not same or before.source != document.source
 
 
-def _verdict(document: _Checked, before: KnownDocument | None, content: bool) -> str:
+def _verdict(document: Admitted, before: KnownDocument | None, content: bool) -> str:
     if before is None:
         return "added"
     same = not content and dump_json(before.metadata) == dump_json(document.metadata)
     return "unchanged" if same else "replaced"
 
 
-def _new_document(document: _Checked, parts: tuple[NewPassage, ...] | None) -> NewDocument:
+def _new_document(document: Admitted, parts: tuple[NewPassage, ...] | None) -> NewDocument:
     return NewDocument(
         document.key,
         document.content_hash,
@@ -360,7 +284,7 @@ def _new_document(document: _Checked, parts: tuple[NewPassage, ...] | None) -> N
     )
 
 
-def _cut(embedder: Embedder, documents: Sequence[_Checked]) -> list[list[tuple[int, int]]]:
+def _cut(embedder: Embedder, documents: Sequence[Admitted]) -> list[list[tuple[int, int]]]:
     """The passages of each document, as character spans."""
     size = embedder.max_tokens
     if size is None:

@@ -17,6 +17,7 @@ FLOORS = {
     "engine.core": 5,
     "engine.models": 4,
     "engine.intake": 3,
+    "engine.admission": 3,
     "engine.ingest": 4,
     "engine.search": 4,
     "engine.upkeep": 4,
