@@ -83,7 +83,7 @@ def main() -> None:
         with engine:
             report = engine.add(islice(documents(options.synsets, options.pos), options.limit))
             rate = report.embedded / report.seconds
-            rest = 1 - report.seconds_embedding / report.seconds
+            rest = 1 - report.seconds_by_stage["embedding"] / report.seconds
             print(
                 f"  {report.documents:,} synsets in {report.seconds:.0f} s: {report.embedded:,} "
                 f"texts embedded, {rate:.0f} texts/s, {rest:.1%} of the time not embedding"

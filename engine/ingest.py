@@ -10,8 +10,8 @@ import time
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import islice
 
 import numpy as np
 
@@ -36,7 +36,11 @@ from engine.types import (
 )
 
 BATCH = 1024
+CHARACTERS = 1 << 20
+"""A batch is at most this many rows, or about this many characters of text."""
 EXAMPLES = 5
+STAGES = ("reading", "embedding", "writing")
+UNKNOWN_ROW = 0
 _OVERLAP_SHARE = 8
 
 
@@ -57,7 +61,7 @@ class _Tally:
     skipped: Counter[SkipReason] = field(default_factory=Counter)
     refusals: list[Refusal] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    seconds_embedding: float = 0.0
+    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def refuse(self, refusal: Refusal) -> None:
         self.skipped[refusal.reason] += 1
@@ -71,12 +75,27 @@ class _Tally:
             refusals=tuple(self.refusals),
             notes=tuple(self.notes),
             seconds=seconds,
-            seconds_embedding=self.seconds_embedding,
+            seconds_by_stage={stage: self.seconds[stage] for stage in STAGES},
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A batch that is paid for: what to store, what was there, and the sources that ended."""
+
+    checked: list[Admitted]
+    known: dict[str, KnownDocument]
+    ready: list[NewDocument]
+    vectors: dict[bytes, Float32Array | str]
+    ends: list[EndOfSource]
+
+
 class Ingest:
-    """One `add`: feed it items with `run`. `after_commit` is called when a batch is in."""
+    """One `add`: feed it items with `run`. `after_commit` is called when a batch is in.
+
+    A batch is committed by a thread of its own while the next is embedded. The next one looks
+    things up while the commit runs, so it is also shown the batch in flight.
+    """
 
     def __init__(
         self,
@@ -90,6 +109,8 @@ class Ingest:
         self._tally = _Tally()
         self._kept_rows: defaultdict[str, array[int]] = defaultdict(lambda: array("q"))
         self._faulty: set[str] = set()
+        self._in_flight: _Prepared | None = None
+        self._last_rows: dict[str, int] = {}
         self._started = time.perf_counter()
 
     def run(
@@ -102,23 +123,41 @@ class Ingest:
         """Take everything in, batch by batch; returns the report.
 
         Raises what makes going on pointless: `ModelError`, `StorageError`. What was committed
-        before stays.
+        before stays, and what was embedded before is committed.
         """
-        stream = iter(items)
-        while batch := list(islice(stream, BATCH)):
-            self._take([item for item in batch if isinstance(item, Incoming)])
-            for item in batch:
-                if isinstance(item, Refusal):
-                    self._tally.refuse(item)
-                elif isinstance(item, str):
-                    self._tally.notes.append(item)
-            for item in batch:
-                if isinstance(item, EndOfSource):
-                    self._forget_vanished(item)
-            self._after_commit()
-            if on_progress is not None:
-                on_progress(self._progress(fraction()))
+        commit: Future[None] | None = None
+        done = Progress(0, 0, 0.0)
+        with ThreadPoolExecutor(1, "attendex-commit") as committer:
+            for batch in self._batches(items):
+                prepared = self._prepare(batch)
+                if commit is not None:
+                    commit.result()
+                    _tell(on_progress, done)
+                done = self._progress(fraction())
+                self._in_flight = prepared
+                commit = committer.submit(self._commit, prepared)
+            if commit is not None:
+                commit.result()
+                _tell(on_progress, done)
         return self._tally.report(time.perf_counter() - self._started)
+
+    def _batches(self, items: Iterable[Item]) -> Iterator[list[Item]]:
+        """Up to BATCH items, or CHARACTERS of text, at a time."""
+        batch: list[Item] = []
+        characters = 0
+        waiting = time.perf_counter()
+        for item in items:
+            batch.append(item)
+            if isinstance(item, Incoming):
+                characters += _length(item)
+            if len(batch) >= BATCH or characters >= CHARACTERS:
+                self._tally.seconds["reading"] += time.perf_counter() - waiting
+                yield batch
+                batch, characters = [], 0
+                waiting = time.perf_counter()
+        self._tally.seconds["reading"] += time.perf_counter() - waiting
+        if batch:
+            yield batch
 
     def _progress(self, fraction: float | None) -> Progress:
         counts = self._tally.counts
@@ -129,12 +168,20 @@ class Ingest:
             fraction=fraction,
         )
 
-    def _take(self, batch: Sequence[Incoming]) -> None:
-        checked = self._last_of_each_key(self._check(batch))
+    def _prepare(self, batch: Sequence[Item]) -> _Prepared:
+        """Check, look up and embed: all that needs no write."""
+        for item in batch:
+            if isinstance(item, Refusal):
+                self._tally.refuse(item)
+            elif isinstance(item, str):
+                self._tally.notes.append(item)
+        rows = [item for item in batch if isinstance(item, Incoming)]
+        checked = self._last_of_each_key(self._check(rows))
         with self._store.reading() as view:
             known = view.known([document.key for document in checked])
+        known |= self._known_in_flight(checked)
         fresh = [d for d in checked if _content_changed(d, known.get(d.key))]
-        passages = self._passages(fresh)
+        passages, found = self._passages(fresh)
         ready: list[NewDocument] = []
         for document in checked:
             before = known.get(document.key)
@@ -142,16 +189,40 @@ class Ingest:
             parts = passages.get(document.key)
             if content and parts is None:
                 continue
-            label = before is None or _label_changed(document, before)
-            if content or label:
+            if content or before is None or _label_changed(document, before):
                 ready.append(_new_document(document, parts))
             self._tally.counts[_verdict(document, before, content)] += 1
-        rows = {key: before.row_id for key, before in known.items()}
-        if ready:
-            rows |= self._store.add(ready)
-        for document in checked:
+        ends = [item for item in batch if isinstance(item, EndOfSource)]
+        return _Prepared(checked, known, ready, found, ends)
+
+    def _known_in_flight(self, checked: Sequence[Admitted]) -> dict[str, KnownDocument]:
+        """Documents that the batch in flight is about to store; its thread knows their rows."""
+        if self._in_flight is None:
+            return {}
+        keys = {document.key for document in checked}
+        return {
+            new.key: KnownDocument(UNKNOWN_ROW, new.content_hash, new.metadata, new.source)
+            for new in self._in_flight.ready
+            if new.key in keys
+        }
+
+    def _commit(self, batch: _Prepared) -> None:
+        """Store a batch, in one transaction; runs after the batch before it has finished."""
+        started = time.perf_counter()
+        rows = {
+            key: self._last_rows[key] if before.row_id == UNKNOWN_ROW else before.row_id
+            for key, before in batch.known.items()
+        }
+        if batch.ready:
+            rows |= self._store.add(batch.ready)
+        self._last_rows = rows
+        for document in batch.checked:
             if document.source is not None and document.key in rows:
                 self._kept_rows[document.source].append(rows[document.key])
+        for end in batch.ends:
+            self._forget_vanished(end)
+        self._after_commit()
+        self._tally.seconds["writing"] += time.perf_counter() - started
 
     def _check(self, batch: Sequence[Incoming]) -> Iterator[Admitted]:
         """The documents that may be stored; the others are refused with their reason."""
@@ -178,8 +249,13 @@ class Ingest:
             latest[document.key] = document
         return list(latest.values())
 
-    def _passages(self, documents: Sequence[Admitted]) -> dict[str, tuple[NewPassage, ...]]:
-        """Cut and embed; a document any of whose vectors is unusable is refused and left out."""
+    def _passages(
+        self, documents: Sequence[Admitted]
+    ) -> tuple[dict[str, tuple[NewPassage, ...]], dict[bytes, Float32Array | str]]:
+        """Cut and embed; a document any of whose vectors is unusable is refused and left out.
+
+        Returns the passages by key, and what every text's hash was embedded to.
+        """
         made: dict[str, tuple[NewPassage, ...]] = {
             d.key: (NewPassage(0, len(d.text), d.text, 0, None, d.vector),)
             for d in documents
@@ -187,7 +263,7 @@ class Ingest:
         }
         rest = [d for d in documents if d.vector is None]
         if not rest:
-            return made
+            return made, {}
         embedder = self._load()
         spans = {d.key: parts for d, parts in zip(rest, _cut(embedder, rest), strict=True)}
         texts = {
@@ -215,7 +291,7 @@ class Ingest:
                 for (start, end), text in zip(spans[document.key], parts, strict=True)
                 if not isinstance(vector := found[hashes[text]], str)
             )
-        return made
+        return made, found
 
     def _vectors(
         self, embedder: Embedder, hashes: dict[str, bytes]
@@ -224,12 +300,15 @@ class Ingest:
         settings = self._store.settings
         with self._store.reading() as view:
             found: dict[bytes, Float32Array | str] = dict(view.embedded(hashes.values()))
+        if self._in_flight is not None:
+            shared = self._in_flight.vectors.keys() & hashes.values()
+            found |= {key: self._in_flight.vectors[key] for key in shared}
         missing = [text for text, key in hashes.items() if key not in found]
         if not missing:
             return found
         started = time.perf_counter()
         raw = embedder.embed_documents(missing)
-        self._tally.seconds_embedding += time.perf_counter() - started
+        self._tally.seconds["embedding"] += time.perf_counter() - started
         self._tally.counts["embedded"] += len(missing)
         try:
             matrix = vectors.as_matrix(raw, settings.dimension, where=f"{embedder.name}'s output")
@@ -254,6 +333,16 @@ class Ingest:
             before = view.source_rows(end.source)
         gone = np.setdiff1d(before, np.frombuffer(kept, dtype=np.int64))
         self._tally.counts["removed"] += self._store.delete_rows(gone.tolist())
+
+
+def _tell(on_progress: Callable[[Progress], None] | None, now: Progress) -> None:
+    if on_progress is not None:
+        on_progress(now)
+
+
+def _length(item: Incoming) -> int:
+    text = getattr(item.document, "text", None)
+    return len(text) if isinstance(text, str) else 0
 
 
 def _content_changed(document: Admitted, before: KnownDocument | None) -> bool:

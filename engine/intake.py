@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from queue import Full, Queue
+from threading import Event, Thread
 
 from engine.errors import InvalidInputError
 from engine.text.readers import Note, ReadOptions, Row, read
 from engine.text.sources import Source, find_sources, refused
 from engine.types import EndOfSource, Incoming, Item, Refusal
+
+READ_AHEAD = 1024
 
 
 class Intake:
@@ -24,7 +29,7 @@ class Intake:
         self._total = sum(source.size for source in self._sources)
         self._done = 0
         self._within = 0
-        self._items: Iterator[Item] = itertools.chain(refusals, self._read_all())
+        self._items = itertools.chain(refusals, _read_ahead(self._read_all()))
 
     def __iter__(self) -> Iterator[Item]:
         return self._items
@@ -72,3 +77,34 @@ class Intake:
 
     def _at(self, position: int) -> None:
         self._within = position
+
+
+def _read_ahead(items: Iterator[Item]) -> Iterator[Item]:
+    """The same items, read by a thread of its own, at most `READ_AHEAD` before they are taken."""
+    waiting: Queue[list[Item] | Exception | None] = Queue(maxsize=2)
+    stopped = Event()
+
+    def put(entry: list[Item] | Exception | None) -> bool:
+        while not stopped.is_set():
+            with suppress(Full):
+                waiting.put(entry, timeout=0.1)
+                return True
+        return False
+
+    def work() -> None:
+        try:
+            while block := list(itertools.islice(items, READ_AHEAD // 2)):
+                if not put(block):
+                    return
+            put(None)
+        except Exception as error:  # handed to whoever takes the items
+            put(error)
+
+    Thread(target=work, name="attendex-reader", daemon=True).start()
+    try:
+        while (entry := waiting.get()) is not None:
+            if isinstance(entry, Exception):
+                raise entry
+            yield from entry
+    finally:
+        stopped.set()

@@ -160,7 +160,8 @@ class AddReport:
     `skipped` counts rows by reason and `refusals` keeps the first examples of each. `removed`
     are documents that a source no longer holds. `embedded` counts texts the model was given,
     `tokens` their word pieces, `chunked` documents split into several passages, `truncated`
-    passages of which the model saw only the beginning.
+    passages of which the model saw only the beginning. `seconds_by_stage` are those spent
+    reading, embedding and writing; the stages overlap, so their sum may exceed `seconds`.
     """
 
     added: int = 0
@@ -175,7 +176,7 @@ class AddReport:
     chunked: int = 0
     truncated: int = 0
     seconds: float = 0.0
-    seconds_embedding: float = 0.0
+    seconds_by_stage: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def documents(self) -> int:

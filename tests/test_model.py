@@ -14,7 +14,11 @@ from engine.embedding import locate as places
 from engine.embedding.base import Embedder
 from engine.embedding.fingerprint import fingerprint
 from engine.embedding.locate import Origin, locate
-from engine.embedding.sentence_transformer import SentenceTransformerEmbedder, load
+from engine.embedding.sentence_transformer import (
+    SentenceTransformerEmbedder,
+    length_batches,
+    load,
+)
 from engine.errors import ModelError, ModelUnavailableError
 from engine.settings import DEFAULT_MODEL
 from tests.conftest import DATA
@@ -193,6 +197,40 @@ def test_batch_size_does_not_change_vectors(minilm: SentenceTransformerEmbedder)
     alone = minilm.embed_documents(["test test"])
     together = minilm.embed_documents(["test test"] * 64 + ["a longer text " * 20])
     np.testing.assert_allclose(together[:64], np.repeat(alone, 64, axis=0), atol=1e-6)
+
+
+def test_batches_are_of_like_length_and_within_the_budget() -> None:
+    counts = [5, 100, 7, 6, 98, 1, 3000]
+    batches = list(length_batches(counts, 210))
+    assert batches == [[6], [1, 4], [2, 3, 0, 5]]
+    assert sorted(n for batch in batches for n in batch) == list(range(7))
+
+
+def test_out_of_memory_halves_the_batch(
+    minilm: SentenceTransformerEmbedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [f"text number {i}" for i in range(9)]
+    expected = minilm.embed_documents(texts)
+    plain = minilm._model.encode_document
+    sizes: list[int] = []
+
+    def encode(batch: list[str], **options: object) -> object:
+        sizes.append(len(batch))
+        if len(batch) > 2:
+            raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return plain(batch, **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(minilm._model, "encode_document", encode)
+    np.testing.assert_allclose(minilm.embed_documents(texts), expected, atol=1e-6)
+    assert max(sizes) == 9
+    assert sizes[:4] == [9, 4, 2, 2]
+
+    def never(batch: list[str], **_: object) -> object:
+        raise MemoryError
+
+    monkeypatch.setattr(minilm._model, "encode_document", never)
+    with pytest.raises(ModelError, match="not enough memory to embed one text"):
+        minilm.embed_documents(texts)
 
 
 @pytest.mark.data

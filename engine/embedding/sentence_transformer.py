@@ -6,7 +6,7 @@ The model runs under a lock: its tokenizer is not safe to share between threads.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -21,7 +21,26 @@ from engine.errors import ModelError
 from engine.types import Float32Array, Word
 from engine.vectors import unit_rows
 
-_BATCH = 32
+TOKENS_A_BATCH = 1024
+"""Tokens, padding included, that go through the model at once: more is no faster on a CPU."""
+
+
+def length_batches(counts: Sequence[int], budget: int) -> Iterator[list[int]]:
+    """Positions in batches of like count, longest first: size x longest count <= budget."""
+    order = sorted(range(len(counts)), key=counts.__getitem__, reverse=True)
+    start = 0
+    while start < len(order):
+        size = max(1, budget // (counts[order[start]] + _SPECIAL))
+        yield order[start : start + size]
+        start += size
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    said = str(error).lower()
+    return isinstance(error, MemoryError) or "out of memory" in said or "can't allocate" in said
+
+
+_SPECIAL = 2
 
 
 class SentenceTransformerEmbedder:
@@ -79,11 +98,33 @@ class SentenceTransformerEmbedder:
         return words, unit_rows(np.array(rows)) if rows else states[:0]
 
     def _encode(self, encode: Callable[..., Any], texts: Sequence[str]) -> Float32Array:
-        with self._lock:
-            found = encode(
-                list(texts), batch_size=_BATCH, show_progress_bar=False, convert_to_numpy=True
-            )
-        return np.ascontiguousarray(found, dtype=np.float32)
+        """Texts of like length together, so that little is spent on padding."""
+        if not texts:
+            return np.empty((0, self.dimension), np.float32)
+        counts = self.count_tokens(texts)
+        vectors: list[Float32Array | None] = [None] * len(texts)
+        for batch in length_batches(counts, TOKENS_A_BATCH):
+            rows = self._encode_batch(encode, [texts[n] for n in batch])
+            for number, row in zip(batch, rows, strict=True):
+                vectors[number] = row
+        return np.array(vectors, dtype=np.float32)
+
+    def _encode_batch(self, encode: Callable[..., Any], texts: list[str]) -> Float32Array:
+        """One pass of the model; a batch that does not fit into memory is halved."""
+        try:
+            with self._lock:
+                found = encode(
+                    texts, batch_size=len(texts), show_progress_bar=False, convert_to_numpy=True
+                )
+            return np.asarray(found, dtype=np.float32)
+        except (RuntimeError, MemoryError) as error:
+            if not _is_out_of_memory(error):
+                raise ModelError(f"the model {self.name} failed: {error}") from error
+            if len(texts) == 1:
+                raise ModelError(f"not enough memory to embed one text: {error}") from error
+        half = len(texts) // 2
+        parts = [self._encode_batch(encode, part) for part in (texts[:half], texts[half:])]
+        return np.concatenate(parts)
 
     def _limit(self) -> int | None:
         """The window less the special tokens and the longest prompt."""
