@@ -119,8 +119,10 @@ class Console:
             {
                 "store": stats.path,
                 "documents": f"{stats.documents:,}",
-                "passages": f"{stats.passages:,} ({stats.chunked:,} documents in several)",
+                "passages": f"{stats.passages:,} ({stats.chunked:,} documents in several, "
+                f"{stats.truncated:,} passages truncated)",
                 "sources": f"{stats.sources:,}",
+                "pending": "\n".join(stats.pending) or "nothing",
                 "model": f"{stats.model} ({stats.dimension} dimensions)",
                 "fingerprint": stats.fingerprint,
                 "metric": stats.metric,

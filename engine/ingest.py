@@ -6,11 +6,13 @@ the same input again embeds nothing that the store holds.
 
 from __future__ import annotations
 
+import sys
 import time
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -28,6 +30,7 @@ from engine.types import (
     Document,
     EndOfSource,
     Float32Array,
+    IdArray,
     Incoming,
     Item,
     Progress,
@@ -213,14 +216,18 @@ class Ingest:
             key: self._last_rows[key] if before.row_id == UNKNOWN_ROW else before.row_id
             for key, before in batch.known.items()
         }
-        if batch.ready:
-            rows |= self._store.add(batch.ready)
+        removed = 0
+        with self._store.writing() if batch.ready or batch.ends else nullcontext() as writer:
+            if writer is not None and batch.ready:
+                rows |= writer.add(batch.ready)
+            for document in batch.checked:
+                if document.source is not None and document.key in rows:
+                    self._kept_rows[document.source].append(rows[document.key])
+            if writer is not None:
+                for end in batch.ends:
+                    removed += writer.finish_source(end.source, self._rows_to_keep(end))
+        self._tally.counts["removed"] += removed
         self._last_rows = rows
-        for document in batch.checked:
-            if document.source is not None and document.key in rows:
-                self._kept_rows[document.source].append(rows[document.key])
-        for end in batch.ends:
-            self._forget_vanished(end)
         self._after_commit()
         self._tally.seconds["writing"] += time.perf_counter() - started
 
@@ -273,6 +280,7 @@ class Ingest:
         flat = list(dict.fromkeys(text for parts in texts.values() for text in parts))
         hashes = {text: unicode.digest(text.encode()) for text in flat}
         counts = dict(zip(flat, embedder.count_tokens(flat), strict=True))
+        limit = sys.maxsize if embedder.max_tokens is None else embedder.max_tokens
         found = self._vectors(embedder, hashes)
         for document in rest:
             parts = texts[document.key]
@@ -283,11 +291,17 @@ class Ingest:
                 continue
             self._tally.counts["tokens"] += sum(counts[text] for text in parts)
             self._tally.counts["chunked"] += len(parts) > 1
-            if embedder.max_tokens is not None:
-                limit = embedder.max_tokens
-                self._tally.counts["truncated"] += sum(counts[text] > limit for text in parts)
+            self._tally.counts["truncated"] += sum(counts[text] > limit for text in parts)
             made[document.key] = tuple(
-                NewPassage(start, end, document.text[start:end], counts[text], hashes[text], vector)
+                NewPassage(
+                    start=start,
+                    end=end,
+                    text=document.text[start:end],
+                    token_count=counts[text],
+                    content_hash=hashes[text],
+                    vector=vector,
+                    truncated=counts[text] > limit,
+                )
                 for (start, end), text in zip(spans[document.key], parts, strict=True)
                 if not isinstance(vector := found[hashes[text]], str)
             )
@@ -324,15 +338,12 @@ class Ingest:
             found[hashes[text]] = unusable.get(number, matrix[number])
         return found
 
-    def _forget_vanished(self, end: EndOfSource) -> None:
-        """Remove what a source held before and no longer holds."""
+    def _rows_to_keep(self, end: EndOfSource) -> IdArray | None:
+        """The rows a source still holds; None where not all of it could be read."""
         kept = self._kept_rows.pop(end.source, array("q"))
         if not end.complete or end.source in self._faulty:
-            return
-        with self._store.reading() as view:
-            before = view.source_rows(end.source)
-        gone = np.setdiff1d(before, np.frombuffer(kept, dtype=np.int64))
-        self._tally.counts["removed"] += self._store.delete_rows(gone.tolist())
+            return None
+        return np.frombuffer(kept, dtype=np.int64)
 
 
 def _tell(on_progress: Callable[[Progress], None] | None, now: Progress) -> None:

@@ -213,7 +213,10 @@ class StoredDocument:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What a store holds, read without loading the model or the index. Sizes in bytes."""
+    """What a store holds, read without loading the model or the index. Sizes in bytes.
+
+    `pending` are the sources that an interrupted `index` left half read: index them again.
+    """
 
     path: str
     model: str
@@ -225,7 +228,9 @@ class Stats:
     documents: int
     passages: int
     chunked: int
+    truncated: int
     sources: int
+    pending: tuple[str, ...]
     indexed: int
     delta: int
     dead: int

@@ -59,6 +59,7 @@ class NewPassage:
     token_count: int
     content_hash: bytes | None
     vector: Float32Array
+    truncated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Final
 
 from sqlalchemy import (
     JSON,
+    Boolean,
     CheckConstraint,
     Column,
     ForeignKey,
@@ -61,8 +62,10 @@ sources = Table(
     metadata,
     Column("id", Integer, primary_key=True),
     Column("uri", Text, nullable=False, unique=True),
+    Column("finished", Boolean, nullable=False),
 )
-"""Files that documents came from."""
+"""Files that documents came from. One that is not `finished` was being read when the process
+that read it ended."""
 
 documents = Table(
     "documents",
@@ -92,6 +95,7 @@ passages = Table(
     Column("start", Integer, nullable=False),
     Column("end", Integer, nullable=False),
     Column("token_count", Integer, nullable=False),
+    Column("truncated", Boolean, nullable=False),
     Column("content_hash", LargeBinary(16), index=True),
     Column("text", Text, nullable=False),
     Column("vector", LargeBinary, nullable=False),
@@ -105,6 +109,13 @@ Index(
     passages.c.document_id,
     sqlite_where=passages.c.ordinal == 1,
     postgresql_where=passages.c.ordinal == 1,
+)
+
+Index(
+    "ix_passages_truncated",
+    passages.c.document_id,
+    sqlite_where=passages.c.truncated,
+    postgresql_where=passages.c.truncated,
 )
 
 tombstones = Table(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -20,7 +20,7 @@ from engine.errors import SchemaVersionError
 from engine.files import WriterLock
 from engine.settings import IndexKind, Metric
 from engine.storage import database
-from engine.storage.records import NewDocument, Published, StoreSettings
+from engine.storage.records import Published, StoreSettings
 from engine.storage.schema import HEAD, documents, generation, passages, settings, tombstones
 from engine.storage.view import View
 from engine.storage.writer import Writer
@@ -95,27 +95,20 @@ class Store:
         with database.reading(self._db, self.path) as connection:
             yield View(connection, self.settings.dimension)
 
-    def add(self, batch: Sequence[NewDocument]) -> dict[str, int]:
-        """Insert or replace documents in one transaction; the batch holds each key once.
-
-        A document whose `passages` is None exists already and keeps its passages. Returns the
-        row id of each key.
-        """
+    @contextmanager
+    def writing(self) -> Iterator[Writer]:
+        """One transaction: all that is written through the writer commits together."""
         with database.writing(self._db, self.path) as connection:
-            return Writer(connection).add(batch)
+            writer = Writer(connection)
+            yield writer
+            writer.close()
 
     def delete(self, keys: Collection[str]) -> int:
         """Delete documents by key; unknown keys are ignored. Returns how many went."""
-        with database.writing(self._db, self.path) as connection:
-            known = View(connection, self.settings.dimension).known(keys)
-            return Writer(connection).delete([document.row_id for document in known.values()])
-
-    def delete_rows(self, row_ids: Sequence[int]) -> int:
-        """Delete documents by row id. Returns how many went."""
-        if not row_ids:
-            return 0
-        with database.writing(self._db, self.path) as connection:
-            return Writer(connection).delete(row_ids)
+        with self.reading() as view:
+            rows = [known.row_id for known in view.known(keys).values()]
+        with self.writing() as writer:
+            return writer.delete(rows)
 
     def set_published(self, published: Published) -> None:
         """Name the index file in use; forgets the deletions it already lacks."""
@@ -137,7 +130,9 @@ class Store:
         """What the store holds, from its counters and the sizes of its files."""
         with self.reading() as view:
             state = view.state()
-            chunked, known, dead = view.count_chunked(), view.count_sources(), view.count_dead()
+            chunked, dead = view.count_chunked(), view.count_dead()
+            truncated, known = view.count_truncated(), view.count_sources()
+            pending = tuple(view.unfinished_sources())
         indexed = state.published.passages if state.published else 0
         return Stats(
             path=str(self.path),
@@ -150,7 +145,9 @@ class Store:
             documents=state.documents,
             passages=state.passages,
             chunked=chunked,
+            truncated=truncated,
             sources=known,
+            pending=pending,
             indexed=indexed,
             delta=state.passages - indexed + dead,
             dead=dead,

@@ -96,16 +96,6 @@ class View:
                     found[row.content_hash] = vectors.from_blobs([row.vector], self._dimension)[0]
         return found
 
-    def source_rows(self, uri: str) -> IdArray:
-        """Row ids of the documents that came from a source, ascending."""
-        rows = self.connection.scalars(
-            sa.select(documents.c.id)
-            .join(sources, sources.c.id == documents.c.source_id)
-            .where(sources.c.uri == uri)
-            .order_by(documents.c.id)
-        ).all()
-        return np.array(rows, dtype=np.int64)
-
     def allowed(self, where: Filter) -> IdArray:
         """Ids of the passages whose document meets the filter, ascending.
 
@@ -158,6 +148,15 @@ class View:
     def count_chunked(self) -> int:
         """Documents that were split into several passages."""
         return self._count(sa.select(sa.func.count()).where(passages.c.ordinal == 1))
+
+    def count_truncated(self) -> int:
+        """Passages of which the model saw only the beginning."""
+        return self._count(sa.select(sa.func.count()).where(passages.c.truncated))
+
+    def unfinished_sources(self) -> list[str]:
+        """Sources that an interrupted `index` left half read."""
+        query = sa.select(sources.c.uri).where(sources.c.finished.is_(False))
+        return list(self.connection.scalars(query.order_by(sources.c.uri)).all())
 
     def count_sources(self) -> int:
         return self._count(sa.select(sa.func.count()).select_from(sources))

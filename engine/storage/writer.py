@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import sqlalchemy as sa
 
 from engine import vectors
@@ -12,10 +13,11 @@ from engine.storage.records import NewDocument, NewPassage
 from engine.storage.schema import documents, fields, generation, passages, sources, tombstones
 from engine.storage.view import View, in_list
 from engine.storage.where import field_name, field_paths
+from engine.types import IdArray
 
 
 class Writer:
-    """Writes inside one transaction; the first creates the new generation."""
+    """Writes inside one transaction. What it changes is the next generation, once closed."""
 
     def __init__(self, connection: sa.Connection) -> None:
         self._connection = connection
@@ -26,6 +28,7 @@ class Writer:
         self._documents: int = row.documents
         self._passages: int = row.passages
         self._sources: dict[str, int] = {}
+        self._changed = False
 
     def add(self, batch: Sequence[NewDocument]) -> dict[str, int]:
         """Insert or replace documents, each key once; returns the row id of each key."""
@@ -66,11 +69,11 @@ class Writer:
         self._documents += len(inserts)
         self._passages += len(new_passages)
         self._register_fields(batch)
-        self._finish()
+        self._changed = True
         return row_ids
 
     def delete(self, row_ids: Sequence[int]) -> int:
-        """Delete documents and their passages; nothing is committed for an empty list."""
+        """Delete documents and their passages; returns how many documents went."""
         if not row_ids:
             return 0
         self._bury(row_ids)
@@ -78,8 +81,24 @@ class Writer:
             sa.delete(documents).where(in_list(documents.c.id, list(row_ids)))
         ).rowcount
         self._documents -= gone
-        self._finish()
+        self._changed = True
         return gone
+
+    def finish_source(self, uri: str, kept: IdArray | None) -> int:
+        """A source was read to its end. Deletes its documents that are not among the rows `kept`
+        (None keeps all); returns how many went."""
+        source_id = self._source(uri, finished=True)
+        if kept is None:
+            return 0
+        rows = self._connection.scalars(
+            sa.select(documents.c.id).where(documents.c.source_id == source_id)
+        ).all()
+        return self.delete(np.setdiff1d(np.array(rows, dtype=np.int64), kept).tolist())
+
+    def close(self) -> None:
+        """Write the counters of the new generation, if there is one."""
+        if self._changed:
+            self._write_counters()
 
     def _bury(self, document_ids: Sequence[int]) -> None:
         """Delete the passages of documents, keeping their ids as tombstones for the index."""
@@ -106,6 +125,7 @@ class Writer:
                     "start": passage.start,
                     "end": passage.end,
                     "token_count": passage.token_count,
+                    "truncated": passage.truncated,
                     "content_hash": passage.content_hash,
                     "text": passage.text,
                     "vector": vectors.to_blob(passage.vector),
@@ -113,15 +133,23 @@ class Writer:
             )
         return rows
 
-    def _source(self, uri: str | None) -> int | None:
+    def _source(self, uri: str | None, *, finished: bool = False) -> int | None:
+        """A source's row, made if need be; it is unfinished until it was read to its end."""
         if uri is None:
             return None
-        if uri not in self._sources:
-            found = self._connection.scalar(sa.select(sources.c.id).where(sources.c.uri == uri))
-            if found is None:
-                insert = sa.insert(sources).values(uri=uri).returning(sources.c.id)
-                found = self._connection.execute(insert).scalar_one()
-            self._sources[uri] = found
+        if uri not in self._sources or finished:
+            row = self._connection.execute(sa.select(sources).where(sources.c.uri == uri)).first()
+            if row is None:
+                made = sa.insert(sources).values(uri=uri, finished=finished)
+                self._sources[uri] = self._connection.execute(
+                    made.returning(sources.c.id)
+                ).scalar_one()
+            else:
+                self._sources[uri] = row.id
+                if row.finished != finished:
+                    self._connection.execute(
+                        sa.update(sources).where(sources.c.id == row.id).values(finished=finished)
+                    )
         return self._sources[uri]
 
     def _register_fields(self, batch: Sequence[NewDocument]) -> None:
@@ -136,7 +164,7 @@ class Writer:
                 sa.insert(fields), [{"name": name} for name in sorted(seen - known)]
             )
 
-    def _finish(self) -> None:
+    def _write_counters(self) -> None:
         self._connection.execute(
             sa.update(generation).values(
                 number=self._number,

@@ -34,6 +34,7 @@ def upgrade() -> None:
         "sources",
         sa.Column("id", sa.Integer(), nullable=False),
         sa.Column("uri", sa.Text(), nullable=False),
+        sa.Column("finished", sa.Boolean(), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_sources")),
         sa.UniqueConstraint("uri", name=op.f("uq_sources_uri")),
     )
@@ -64,6 +65,7 @@ def upgrade() -> None:
         sa.Column("start", sa.Integer(), nullable=False),
         sa.Column("end", sa.Integer(), nullable=False),
         sa.Column("token_count", sa.Integer(), nullable=False),
+        sa.Column("truncated", sa.Boolean(), nullable=False),
         sa.Column("content_hash", sa.LargeBinary(16)),
         sa.Column("text", sa.Text(), nullable=False),
         sa.Column("vector", sa.LargeBinary(), nullable=False),
@@ -84,6 +86,13 @@ def upgrade() -> None:
         ["document_id"],
         sqlite_where=sa.text("ordinal = 1"),
         postgresql_where=sa.text("ordinal = 1"),
+    )
+    op.create_index(
+        "ix_passages_truncated",
+        "passages",
+        ["document_id"],
+        sqlite_where=sa.text("truncated"),
+        postgresql_where=sa.text("truncated"),
     )
     op.create_table(
         "tombstones",
