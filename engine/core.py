@@ -8,22 +8,20 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine import vectors
 from engine.embedding.base import Embedder
 from engine.errors import (
     DocumentNotFoundError,
-    DuplicateIdError,
     InvalidInputError,
     StorageError,
+    StoreExistsError,
 )
 from engine.models import ModelSource
 from engine.settings import DEFAULT_K, DEFAULT_MODEL, IndexSpec
-from engine.storage.database import FILE_NAME
 from engine.storage.records import StoreSettings
-from engine.storage.store import Store, create_store, new_store_id
+from engine.storage.store import Store, as_path, create_store, new_store_id, store_exists
 from engine.storage.where import Filter, as_filter
 from engine.types import (
     AddReport,
@@ -69,28 +67,25 @@ class Engine:
         *,
         model: str | Embedder = DEFAULT_MODEL,
         index: IndexSpec | None = None,
+        exist_ok: bool = False,
         offline: bool = False,
         reranker: Reranker | None = None,
     ) -> Engine:
         """Make a new store at `path` (a directory) and open it.
 
         `model` is a sentence-transformers model by hub name or local path, or any `Embedder`.
-        `offline` forbids fetching it. Raises `DuplicateIdError` where a store exists,
+        `offline` forbids fetching it. Where a store exists, `StoreExistsError` is raised, or with
+        `exist_ok` that store is opened, if it is of the same model and metric. Raises
         `ModelError` where the model cannot be had, `StorageError` where the store cannot be made.
         """
-        where = Path(path)
-        if (where / FILE_NAME).exists():
-            raise DuplicateIdError(
-                f"there is a store at {where} already; open it, or take another path"
-            )
-        if where.is_dir() and any(where.iterdir()):
-            raise StorageError(f"{where} is a directory with other files in it, and no store")
+        where = as_path(path)
         spec = IndexSpec() if index is None else index
+        if not isinstance(spec, IndexSpec):
+            raise InvalidInputError(f"index must be an IndexSpec, not {index!r}")
         models = ModelSource(model, offline=offline)
-        embedder = models.load()
-        create_store(
-            where,
-            StoreSettings(
+        if not store_exists(where):
+            embedder = models.load()
+            made = StoreSettings(
                 model=embedder.name,
                 custom=models.is_custom,
                 fingerprint=embedder.fingerprint,
@@ -98,9 +93,24 @@ class Engine:
                 metric=spec.metric,
                 kind=spec.kind,
                 store_id=new_store_id(),
-            ),
-        )
-        return cls(Store(where), models, reranker)
+            )
+            try:
+                create_store(where, made)
+                return cls(Store(where), models, reranker)
+            except StoreExistsError:
+                if not exist_ok:
+                    raise
+        if not exist_ok:
+            raise StoreExistsError(where)
+        opened = cls.open(where, model=model, offline=offline, reranker=reranker)
+        own = opened._store.settings.metric
+        if index is not None and spec.metric is not own:
+            opened.close()
+            raise InvalidInputError(
+                f"the store {where} compares by {own.value}, which was fixed when it was made; "
+                f"take a new store for {spec.metric.value}"
+            )
+        return opened
 
     @classmethod
     def open(
@@ -118,7 +128,7 @@ class Engine:
         `ModelMismatchError` is raised. A store of an older schema is backed up and upgraded.
         Raises `StoreNotFoundError`, `SchemaVersionError`, `CorruptionError`.
         """
-        store = Store(Path(path), read_only=read_only)
+        store = Store(as_path(path), read_only=read_only)
         try:
             own = store.settings.model
             models = ModelSource(
@@ -175,7 +185,7 @@ class Engine:
         """
         from engine.intake import Intake
 
-        intake = Intake(list(paths), options)
+        intake = Intake(_texts(paths, "paths"), options, base=self._store.path.parent)
         return self.ingest(intake, on_progress=on_progress, fraction=intake.fraction)
 
     def ingest(
@@ -210,7 +220,7 @@ class Engine:
         Raises `DocumentNotFoundError` naming those that do not exist.
         """
         self._check_open()
-        wanted = _ids(ids)
+        wanted = _texts(ids, "ids")
         with self._store.reading() as view:
             found = view.documents(wanted)
         missing = [id_ for id_ in wanted if id_ not in found]
@@ -222,7 +232,7 @@ class Engine:
         """Delete documents; ids that do not exist are ignored. Returns how many were deleted."""
         self._check_writable()
         with self._store.lock.held():
-            return self._store.delete(_ids(ids))
+            return self._store.delete(_texts(ids, "ids"))
 
     def search(
         self, query: str, *, k: int = DEFAULT_K, where: Where = None, rerank: bool = True
@@ -233,11 +243,10 @@ class Engine:
         of field to value or list of values. With `rerank`, every hit gets its softmax weight.
         Raises `InvalidInputError` for an empty query or k < 1, `FilterError`.
         """
-        from engine.search import text_fault
-
-        if fault := text_fault(query):
-            raise InvalidInputError(fault)
-        return self.search_many([query], k=k, where=where, rerank=rerank)[0]
+        result = self.search_many([query], k=k, where=where, rerank=rerank)[0]
+        if result.error is not None:
+            raise result.error
+        return result
 
     def search_many(
         self,
@@ -254,7 +263,7 @@ class Engine:
         """
         from engine import search
 
-        if isinstance(queries, str):
+        if isinstance(queries, str | bytes) or not isinstance(queries, Iterable):
             raise InvalidInputError("search_many takes a list of texts; use search for one")
         texts = list(queries)
         faults = {n: f for n, text in enumerate(texts) if (f := search.text_fault(text))}
@@ -264,13 +273,13 @@ class Engine:
         self._check_open()
         asked: list[Query] = []
         if usable:
-            raw, notes = search.embed(self._models.load(), usable)
-            metric = self._store.settings.metric
-            rows = vectors.prepare(raw, metric)
-            asked = [
-                search.Query(row, text, note)
-                for row, text, note in zip(rows, usable, notes, strict=True)
-            ]
+            embedded = search.embed(self._models.load(), usable, self._store.settings)
+            numbers = [n for n in range(len(texts)) if n not in faults]
+            for n, query in zip(numbers, embedded, strict=True):
+                if isinstance(query, str):
+                    faults[n] = query
+                else:
+                    asked.append(query)
         answers = iter(self._answer(asked, k, condition, rerank))
         return [
             SearchResult(
@@ -327,11 +336,12 @@ class Engine:
     def verify(self) -> VerifyReport:
         """Check the database and the index file against each other; changes nothing."""
         self._check_open()
-        problems = self._store.problems()
+        from engine import checks
+
         with self._store.reading() as view:
             state = view.state()
-        if fault := self._open_index().problem():
-            problems.append(fault)
+            problems = checks.problems(view, self._store.settings)
+            problems += self._open_index().problems(view)
         return VerifyReport(state.documents, state.passages, tuple(problems))
 
     def rebuild(self) -> None:
@@ -386,12 +396,12 @@ class Engine:
             raise StorageError(f"the store {self._store.path} was opened to be read only")
 
 
-def _ids(ids: object) -> list[str]:
-    """A list of id texts; one text alone is a mistake."""
-    if isinstance(ids, str) or not isinstance(ids, Iterable):
-        raise InvalidInputError("ids must be a list of texts, not one text")
-    listed = list(ids)
-    for id_ in listed:
-        if not isinstance(id_, str):
-            raise InvalidInputError(f"an id is a text, not {id_!r}")
+def _texts(values: object, what: str) -> list[str]:
+    """A list of texts; one text alone is a mistake."""
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise InvalidInputError(f"{what} must be a list of texts, not {values!r}")
+    listed = list(values)
+    for value in listed:
+        if not isinstance(value, str):
+            raise InvalidInputError(f"{what} must be texts, not {value!r}")
     return listed

@@ -69,9 +69,10 @@ class ModelMismatchError(ModelError):
 
     def __init__(self, *, store_model: str, given_model: str) -> None:
         super().__init__(
-            f"the store was embedded with {store_model}, and {given_model} is another model "
-            "(its weights, pooling, prompts or normalisation differ): vectors of two models cannot "
-            "be compared; drop --model to use the store's own, or index into a new store"
+            f"the store was embedded with {store_model}, and the model given, {given_model}, is "
+            "another (its weights, pooling, prompts or normalisation differ): vectors of two "
+            "models cannot be compared; name no model to use the store's own, or index into a "
+            "new store"
         )
         self.store_model = store_model
         self.given_model = given_model
@@ -92,6 +93,16 @@ class SchemaVersionError(StorageError):
         super().__init__(message)
         self.found = found
         self.expected = expected
+
+
+class StoreExistsError(StorageError):
+    """There is a store already where a new one was to be made."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"there is a store at {path} already; open it with Engine.open, or take another path"
+        )
+        self.path = path
 
 
 class CorruptionError(StorageError):

@@ -8,7 +8,8 @@ from engine.errors import InvalidInputError, ModelError
 from engine.ranking import explain as attention
 from engine.settings import Metric
 from engine.text import unicode
-from engine.types import Explanation
+from engine.text.stopwords import is_content
+from engine.types import Explanation, Float32Array, Word
 
 
 def explain(embedder: Embedder, metric: Metric, a: str, b: str) -> Explanation:
@@ -24,9 +25,20 @@ def explain(embedder: Embedder, metric: Metric, a: str, b: str) -> Explanation:
             raise InvalidInputError(f"a text cannot be used: {fault}")
     if not isinstance(embedder, WordEmbedder):
         raise ModelError(f"the model {embedder.name} gives no word vectors to explain with")
-    query = vectors.prepare(embedder.embed_queries([unicode.composed(a)]), metric)[0]
-    document = vectors.prepare(embedder.embed_documents([unicode.composed(b)]), metric)
-    words_a, rows_a = embedder.word_vectors(a, query=True)
-    words_b, rows_b = embedder.word_vectors(b, query=False)
-    similarity = float(vectors.similarities(document, query, metric)[0])
+    query, document = (
+        vectors.prepare(vectors.from_model(raw, 1, embedder.dimension, embedder.name), metric)
+        for raw in (
+            embedder.embed_queries([unicode.composed(a)]),
+            embedder.embed_documents([unicode.composed(b)]),
+        )
+    )
+    words_a, rows_a = _content(*embedder.word_vectors(a, query=True))
+    words_b, rows_b = _content(*embedder.word_vectors(b, query=False))
+    similarity = float(vectors.similarities(document, query[0], metric)[0])
     return attention.explain((a, b), (words_a, words_b), (rows_a, rows_b), similarity)
+
+
+def _content(words: list[Word], rows: Float32Array) -> tuple[list[Word], Float32Array]:
+    """The content words and their vectors; all words where there is no content word."""
+    kept = [n for n, word in enumerate(words) if is_content(word.text)]
+    return ([words[n] for n in kept], rows[kept]) if kept else (words, rows)

@@ -20,7 +20,7 @@ import numpy as np
 from engine import vectors
 from engine.admission import Admitted, admit
 from engine.embedding.base import Embedder
-from engine.errors import InvalidInputError, ModelError
+from engine.errors import InvalidInputError
 from engine.storage.database import dump_json
 from engine.storage.records import KnownDocument, NewDocument, NewPassage
 from engine.storage.store import Store
@@ -324,12 +324,7 @@ class Ingest:
         raw = embedder.embed_documents(missing)
         self._tally.seconds["embedding"] += time.perf_counter() - started
         self._tally.counts["embedded"] += len(missing)
-        try:
-            matrix = vectors.as_matrix(raw, settings.dimension, where=f"{embedder.name}'s output")
-        except InvalidInputError as error:
-            raise ModelError(str(error)) from error
-        if len(matrix) != len(missing):
-            raise ModelError(f"{embedder.name} gave {len(matrix)} vectors for {len(missing)} texts")
+        matrix = vectors.from_model(raw, len(missing), settings.dimension, embedder.name)
         unusable = vectors.unusable_rows(matrix, settings.metric)
         usable = np.ones(len(matrix), np.bool_)
         usable[list(unusable)] = False
@@ -340,7 +335,7 @@ class Ingest:
 
     def _rows_to_keep(self, end: EndOfSource) -> IdArray | None:
         """The rows a source still holds; None where not all of it could be read."""
-        kept = self._kept_rows.pop(end.source, array("q"))
+        kept = self._kept_rows[end.source]
         if not end.complete or end.source in self._faulty:
             return None
         return np.frombuffer(kept, dtype=np.int64)

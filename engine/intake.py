@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from queue import Full, Queue
 from threading import Event, Thread
 
@@ -20,12 +23,19 @@ class Intake:
     """An iterator over all that the files under `paths` hold, for `Engine.ingest`.
 
     `paths` are files, directories (recursively, known suffixes only) and "-" for standard input.
-    A path that does not exist, and a file that cannot be read, become refusals.
+    A path that does not exist, and a file that cannot be read, become refusals; a file reached
+    twice is read once. Files are named by their path from `base` where they lie below it, else by
+    their absolute path: so names, and the ids made of them, do not depend on where the program
+    was started or on how a path was written.
     """
 
-    def __init__(self, paths: Sequence[str], options: ReadOptions | None = None) -> None:
+    def __init__(
+        self, paths: Sequence[str], options: ReadOptions | None = None, *, base: Path
+    ) -> None:
         self._options = ReadOptions() if options is None else options
-        self._sources, refusals = find_sources(paths)
+        found, refusals = find_sources(paths)
+        once = {source.uri or source.name: source for source in reversed(found)}
+        self._sources = [_named(source, base) for source in reversed(once.values())]
         self._total = sum(source.size for source in self._sources)
         self._done = 0
         self._within = 0
@@ -77,6 +87,14 @@ class Intake:
 
     def _at(self, position: int) -> None:
         self._within = position
+
+
+def _named(source: Source, base: Path) -> Source:
+    if source.path is None:
+        return source
+    path, directory = Path(os.path.abspath(source.path)), Path(os.path.abspath(base))
+    below = path.is_relative_to(directory)
+    return replace(source, name=(path.relative_to(directory) if below else path).as_posix())
 
 
 def _read_ahead(items: Iterator[Item]) -> Iterator[Item]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 
 from engine.embedding.base import Embedder
-from engine.errors import ModelMismatchError, ModelUnavailableError
+from engine.errors import InvalidInputError, ModelMismatchError, ModelUnavailableError
 from engine.storage.records import StoreSettings
 from engine.storage.store import Store
 
@@ -26,6 +27,12 @@ class ModelSource:
         offline: bool = False,
         expected: StoreSettings | None = None,
     ) -> None:
+        if isinstance(model, os.PathLike):
+            model = str(model)
+        if not isinstance(model, str | Embedder):
+            raise InvalidInputError(
+                f"a model is a name, a path or an object like engine.Embedder, not {model!r}"
+            )
         self._model = model
         self._offline = offline
         self._expected = expected

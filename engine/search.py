@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from engine import vectors
 from engine.embedding.base import Embedder
 from engine.errors import InvalidInputError
 from engine.index.contract import Candidates
 from engine.index.snapshot import Snapshot
 from engine.ranking.rerank import Reranked, Reranker, RerankInput
-from engine.storage.records import PassageRow
+from engine.storage.records import PassageRow, StoreSettings
 from engine.storage.view import View
 from engine.text import unicode
 from engine.types import Float32Array, Hit, IdArray, SearchResult
@@ -53,19 +54,25 @@ def text_fault(text: object) -> str | None:
     return None
 
 
-def embed(embedder: Embedder, texts: Sequence[str]) -> tuple[Float32Array, list[tuple[str, ...]]]:
-    """The raw vectors of query texts, (m, d), and the notes of each."""
+def embed(embedder: Embedder, texts: Sequence[str], settings: StoreSettings) -> list[Query | str]:
+    """Query texts as queries, or why one cannot be compared. Raises `ModelError`."""
     plain = [unicode.composed(text) for text in texts]
-    notes: list[tuple[str, ...]] = [()] * len(plain)
+    raw = embedder.embed_queries(plain)
+    matrix = vectors.from_model(raw, len(plain), settings.dimension, embedder.name)
+    unusable = vectors.unusable_rows(matrix, settings.metric)
+    usable = [n for n in range(len(plain)) if n not in unusable]
+    matrix[usable] = vectors.prepare(matrix[usable], settings.metric)
     limit = embedder.max_tokens
-    if limit is not None:
-        for number, count in enumerate(embedder.count_tokens(plain)):
-            if count > limit:
-                notes[number] = (
-                    f"the query has {count} tokens and the model reads {limit}: "
-                    "what lies beyond was not searched for",
-                )
-    return embedder.embed_queries(plain), notes
+    counts = [0] * len(plain) if limit is None else embedder.count_tokens(plain)
+    queries: list[Query | str] = []
+    for n, (text, count) in enumerate(zip(texts, counts, strict=True)):
+        if n in unusable:
+            queries.append(f"the query cannot be compared: its vector {unusable[n]}")
+            continue
+        note = f"the query has {count} tokens and the model reads {limit}: the rest was left out"
+        cut = limit is not None and count > limit
+        queries.append(Query(matrix[n], text, (note,) if cut else ()))
+    return queries
 
 
 def run(

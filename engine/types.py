@@ -90,7 +90,8 @@ class Explanation:
     `attention[i][j]` is the softmax weight of word j of `b` for word i of `a` (each row sums
     to 1); `match[i]` is how well `b` answers word i: the sum over j of attention times the
     cosine of the two word vectors; `share[i]` is that word's part of `attention_score`, to which
-    the shares sum. `heat[j]` is how much of all attention word j of `b` draws (sums to 1).
+    the shares sum. Words without content (the, of) are left out where there
+    are others. `heat[j]` is how much of all attention word j of `b` draws (sums to 1).
     `similarity` is the cosine, or inner product, of the two texts as wholes.
     """
 

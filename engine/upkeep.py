@@ -11,6 +11,8 @@ import logging
 import threading
 from contextlib import suppress
 
+import numpy as np
+
 from engine import files
 from engine.errors import CorruptionError, EngineError, StorageError
 from engine.index.flat import FlatIndex
@@ -18,6 +20,8 @@ from engine.index.snapshot import Snapshot
 from engine.storage.records import Published, State, StoreSettings
 from engine.storage.store import Store
 from engine.storage.view import View
+from engine.types import Float32Array, IdArray
+from engine.vectors import mask_of
 
 log = logging.getLogger("attendex")
 
@@ -122,11 +126,20 @@ class IndexKeeper:
         with suppress(EngineError, OSError), self._store.lock.held(wait=0):
             self.publish()
 
-    def problem(self) -> str | None:
-        """What is wrong with the published file, or None; changes nothing."""
-        with self._store.reading() as view:
-            published = view.state().published
-        return None if published is None else self._fault(published)
+    def problems(self, view: View) -> list[str]:
+        """What is wrong with the published file, or differs from the database; changes nothing."""
+        published = view.state().published
+        if published is None:
+            return []
+        if fault := self._fault(published):
+            return [fault]
+        path = self._directory / published.file
+        try:
+            index = FlatIndex.load(path, published.longest)
+            differ = sum(_differing(index, ids, rows) for ids, rows in view.all_vectors())
+        except CorruptionError as error:
+            return [str(error)]
+        return [f"the index {path} differs from the database in {differ} vectors"] if differ else []
 
     def _load(self, view: View, state: State) -> Snapshot:
         settings, published = self._store.settings, state.published
@@ -157,6 +170,13 @@ class IndexKeeper:
         except OSError as error:
             return f"the index file {path} cannot be read ({error.strerror})"
         return None
+
+
+def _differing(index: FlatIndex, ids: IdArray, rows: Float32Array) -> int:
+    """How many of the rows the index holds otherwise."""
+    held = mask_of(ids, index.ids)
+    at = np.searchsorted(index.ids, ids[held])
+    return int((index.vectors[at] != rows[held]).any(axis=1).sum())
 
 
 def _continues(snapshot: Snapshot, state: State) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.errors import DimensionError, InvalidInputError
+from engine.errors import DimensionError, InvalidInputError, ModelError
 from engine.settings import Metric
 from engine.types import BoolArray, Float32Array, Float64Array, IdArray
 
@@ -54,6 +54,17 @@ def as_vector(values: object, dimension: int, *, where: str) -> Float32Array:
     if array.shape[0] != dimension:
         raise DimensionError(expected=dimension, actual=array.shape[0], where=where)
     return array
+
+
+def from_model(values: object, rows: int, dimension: int, name: str) -> Float32Array:
+    """A model's output as a new (rows, dimension) matrix; `ModelError` where it is none."""
+    try:
+        matrix = as_matrix(values, dimension, where=f"the output of {name}")
+    except InvalidInputError as error:
+        raise ModelError(str(error)) from error
+    if len(matrix) != rows:
+        raise ModelError(f"{name} gave {len(matrix)} vectors for {rows} texts")
+    return matrix.copy()
 
 
 def unusable_rows(matrix: Float32Array, metric: Metric) -> dict[int, str]:

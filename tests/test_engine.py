@@ -23,7 +23,8 @@ from engine.errors import (
     ModelMismatchError,
     ModelUnavailableError,
 )
-from engine.types import Float32Array, SkipReason
+from engine.settings import Metric
+from engine.types import EndOfSource, Float32Array, Incoming, Item, SkipReason
 from tests.words import WordEmbedder
 
 
@@ -156,6 +157,10 @@ def test_a_list_is_wanted_not_one_text(engine: Engine) -> None:
         lambda: engine.add(Document("text")),  # type: ignore[arg-type]
         lambda: engine.get("ab"),
         lambda: engine.delete("ab"),
+        lambda: engine.add_files("ab"),
+        lambda: engine.get(None),  # type: ignore[arg-type]
+        lambda: engine.add(None),  # type: ignore[arg-type]
+        lambda: engine.search_many(None),  # type: ignore[arg-type]
         lambda: engine.search_many("ab"),
     ):
         with pytest.raises(InvalidInputError):
@@ -280,6 +285,105 @@ def test_own_vectors_are_not_taken_for_the_models(engine: Engine, words: WordEmb
     assert engine.add([Document("red", id="own", vector=vector * 3)]).unchanged == 1
     assert engine.add([Document("red", id="own")]).replaced == 1
     assert engine.search("red", k=2).hits[1].similarity == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("path", [None, 3, b"bytes", "", "a\0b"])
+def test_store_paths_are_texts(path: Any, words: WordEmbedder) -> None:
+    with pytest.raises(InvalidInputError, match="a store's path"):
+        Engine.create(path, model=words)
+    with pytest.raises(InvalidInputError, match="a store's path"):
+        Engine.open(path)
+
+
+@pytest.mark.parametrize("model", [3, None, object(), b"x"])
+def test_models_are_names_or_embedders(tmp_path: Path, model: Any) -> None:
+    with pytest.raises(InvalidInputError, match="a model is"):
+        Engine.create(tmp_path / "s", model=model)
+    with pytest.raises(InvalidInputError, match="IndexSpec"):
+        Engine.create(tmp_path / "s", model=WordEmbedder(), index="ip")  # type: ignore[arg-type]
+    assert not (tmp_path / "s").exists()
+
+
+def test_create_with_exist_ok_opens(tmp_path: Path, words: WordEmbedder) -> None:
+    for step in (1, 2):
+        with Engine.create(tmp_path / "s", model=words, exist_ok=True) as engine:
+            engine.add([f"text {step}"])
+            assert engine.stats().documents == step
+    with pytest.raises(InvalidInputError, match="compares by cosine"):
+        Engine.create(tmp_path / "s", model=words, exist_ok=True, index=IndexSpec(Metric.IP))
+    with pytest.raises(ModelMismatchError):
+        Engine.create(tmp_path / "s", model=WordEmbedder(64), exist_ok=True)
+
+
+class NoWords(WordEmbedder):
+    def embed_queries(self, texts: Any) -> Any:
+        return [[float("nan") if "nan" in t else float("zero" not in t)] * 512 for t in texts]
+
+
+def test_a_query_without_a_direction(tmp_path: Path) -> None:
+    with Engine.create(tmp_path / "s", model=NoWords()) as engine:
+        engine.add(["a b c"])
+        with pytest.raises(InvalidInputError, match="its vector is all zeros"):
+            engine.search("zero")
+        zero, nan, fine = engine.search_many(["zero", "nan", "fine"])
+        assert "NaN" in str(nan.error)
+        assert zero.hits == nan.hits == ()
+        assert len(fine.hits) == 1
+
+
+def test_files_are_named_from_the_stores_place(
+    tmp_path: Path, words: WordEmbedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / "home" / name).mkdir(parents=True)
+        (tmp_path / "home" / name / "f.txt").write_text(f"text of {name}\n")
+    (tmp_path / "out.txt").write_text("elsewhere\n")
+    with Engine.create(tmp_path / "home" / "s", model=words) as engine:
+        for name in ("a", "b"):
+            monkeypatch.chdir(tmp_path / "home" / name)
+            assert engine.add_files(["f.txt"]).added == 1
+        monkeypatch.chdir(tmp_path)
+        assert engine.add_files(["home/a", "home/../home/b/f.txt"]).unchanged == 2
+        engine.add_files(["out.txt"])
+        hits = engine.search("text elsewhere").hits
+        assert {hit.id for hit in hits} == {"a/f.txt:1", "b/f.txt:1", f"{tmp_path}/out.txt:1"}
+
+
+def test_a_file_reached_twice_is_read_once(tmp_path: Path, words: WordEmbedder) -> None:
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "f.txt").write_text("one\ntwo\n")
+    (tmp_path / "link").symlink_to(tmp_path / "d")
+    with Engine.create(tmp_path / "s", model=words) as engine:
+        for _ in range(2):
+            paths = [str(tmp_path / p) for p in ("d", "d/f.txt", "d/../d", "link")]
+            report = engine.add_files(paths)
+            assert (report.documents, report.removed, dict(report.skipped)) == (2, 0, {})
+        assert engine.stats().documents == 2
+
+
+def test_a_source_that_ends_twice_keeps_its_rows(engine: Engine) -> None:
+    rows = [Incoming(f"f:{n}", Document(f"text {n}", id=str(n)), "/f") for n in range(3)]
+    end = EndOfSource("/f")
+    report = engine.ingest([*rows, end, *rows[:1], end])
+    assert (engine.stats().documents, report.removed) == (3, 0)
+    assert engine.ingest([rows[0], end]).removed == 2
+
+
+def test_interrupted_sources_are_pending(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.ingest.BATCH", 2)
+
+    def items(stop: int) -> Iterator[Item]:
+        for n in range(5):
+            if n == stop:
+                raise KeyboardInterrupt
+            yield Incoming(f"f:{n}", Document(f"text {n}", id=str(n)), "/f")
+        yield EndOfSource("/f")
+
+    with pytest.raises(KeyboardInterrupt):
+        engine.ingest(items(3))
+    assert engine.stats().pending == ("/f",)
+    engine.ingest(items(9))
+    assert engine.stats().pending == ()
 
 
 class Faulty(WordEmbedder):

@@ -78,8 +78,10 @@ def test_a_word_finds_its_match_and_context_tells_senses_apart(
 ) -> None:
     with Engine.create(tmp_path / "s", model=minilm) as engine:
         found = engine.explain("instrument for heat", "a thermometer measures temperature")
-        heat = found.attention[2]
+        heat = found.attention[1]
+        assert [word.text for word in found.words_a] == ["instrument", "heat"]
         assert found.words_b[int(np.argmax(heat))].text == "temperature"
+        assert [word.text for word in engine.explain("to be", "or not").words_a] == ["to", "be"]
         money, river = (
             engine.explain("the bank lends money", text)
             for text in ("my bank keeps my savings", "we sat on the bank of the river")

@@ -12,7 +12,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 FLOORS = {
-    "cli": 6,
+    "cli": 7,
+    "engine.commands": 6,
     "engine.console": 5,
     "engine.core": 5,
     "engine.models": 4,
@@ -22,6 +23,7 @@ FLOORS = {
     "engine.search": 4,
     "engine.upkeep": 4,
     "engine.explaining": 4,
+    "engine.checks": 4,
     "engine.ranking": 3,
     "engine.storage.store": 3,
     "engine.storage": 2,
@@ -47,12 +49,12 @@ HEAVY = {
     "transformers": {"engine.embedding.sentence_transformer"},
     "tokenizers": {"engine.embedding.sentence_transformer"},
     "huggingface_hub": {"engine.embedding.locate"},
-    "sqlalchemy": {"engine.storage", "migrations"},
+    "sqlalchemy": {"engine.storage", "engine.checks", "migrations"},
     "alembic": {"engine.storage.database", "migrations"},
     "sqlite3": {"engine.storage.database"},
     "lark": {"engine.storage.where"},
     "rich": {"engine.console"},
-    "click": {"cli"},
+    "click": {"cli", "engine.commands"},
 }
 
 FORBIDDEN = {"pickle", "shelve", "marshal"}
@@ -124,5 +126,4 @@ def test_every_library_used_is_known() -> None:
 
 def test_no_file_outgrows_its_room() -> None:
     for path in [ROOT / "cli.py", *ROOT.glob("engine/**/*.py")]:
-        limit = 450 if path.name == "cli.py" else 420
-        assert len(path.read_text(encoding="utf-8").splitlines()) <= limit, path
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= 420, path

@@ -21,10 +21,10 @@ from alembic.script import ScriptDirectory
 from engine import Document, Engine
 from engine.errors import (
     CorruptionError,
-    DuplicateIdError,
     LockedError,
     SchemaVersionError,
     StorageError,
+    StoreExistsError,
     StoreNotFoundError,
 )
 from engine.files import WriterLock
@@ -171,7 +171,7 @@ def test_no_store(tmp_path: Path) -> None:
 
 
 def test_a_store_is_not_made_over_another(engine: Engine, tmp_path: Path) -> None:
-    with pytest.raises(DuplicateIdError, match="already"):
+    with pytest.raises(StoreExistsError, match="already"):
         Engine.create(tmp_path / "s", model=WordEmbedder())
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "letter.txt").touch()

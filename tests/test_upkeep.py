@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import sqlite3
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from engine import Document, Engine
 from engine import upkeep as upkeep_module
+from engine.errors import CorruptionError
 from engine.files import publish, sha256_file
 from tests.words import WordEmbedder
 
@@ -299,3 +302,42 @@ with Engine.open(sys.argv[1], model=WordEmbedder()) as engine:
     subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "s")], cwd=ROOT, check=True, timeout=120
     )
+
+
+def damage(store: Path, statement: str, *values: object) -> None:
+    with closing(sqlite3.connect(store / "store.db")) as raw, raw:
+        raw.execute(statement, values)
+
+
+@pytest.mark.parametrize(
+    ("statement", "problem"),
+    [
+        ("UPDATE passages SET vector = zeroblob(2048) WHERE id = 7", "vectors of passages 7 are"),
+        ("UPDATE passages SET vector = x'00' WHERE id = 7", "vectors of passages 7 are"),
+        (
+            "UPDATE passages SET vector = (SELECT vector FROM passages WHERE id = 8) WHERE id = 7",
+            "differs from the database in 1 vectors",
+        ),
+        ("UPDATE passages SET text = 'other' WHERE id = 7", "not those that were embedded"),
+        ("DELETE FROM passages WHERE id = 7", "299 passages, and the counter says 300"),
+        ("UPDATE generation SET documents = 3", "300 documents, and the counter says 3"),
+        ("UPDATE documents SET source_id = 99 WHERE id = 7", "refer to rows that do not exist"),
+    ],
+)
+def test_verify_names_what_is_damaged(
+    engine: Engine, tmp_path: Path, statement: str, problem: str
+) -> None:
+    engine.add([f"text {i}" for i in range(300)])
+    assert engine.verify().problems == ()
+    damage(tmp_path / "s", statement)
+    assert any(problem in found for found in engine.verify().problems)
+
+
+def test_vectors_of_a_wrong_width_are_an_error_not_an_answer(
+    engine: Engine, tmp_path: Path
+) -> None:
+    engine.add(["one", "two"])
+    damage(tmp_path / "s", "UPDATE passages SET vector = x'0011' WHERE id = 2")
+    for use in (engine.rebuild, lambda: engine.search("two")):
+        with pytest.raises(CorruptionError, match=r"passages \[2\] have a wrong width"):
+            use()

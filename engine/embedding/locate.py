@@ -51,6 +51,8 @@ def locate(
     package of extra `offline` (its weights are checked against the published checksum); the hub,
     after `on_notice` was told. Raises `ModelUnavailableError` where none has it.
     """
+    if not name.strip() or "\0" in name:
+        raise ModelUnavailableError(f"{name!r} is no model name; give a hub name or a path")
     path = Path(name).expanduser()
     if path.is_dir():
         return LocatedModel(path.resolve().as_posix(), path.resolve(), Origin.PATH)

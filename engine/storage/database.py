@@ -29,6 +29,7 @@ from engine.errors import (
     LockedError,
     SchemaVersionError,
     StorageError,
+    StoreExistsError,
     StoreNotFoundError,
 )
 from engine.storage.schema import HEAD
@@ -127,6 +128,11 @@ def _storage_error(path: Path, cause: BaseException | None) -> StorageError:
         return StorageError(f"no space left for the store {path}; what was committed is kept")
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN):
         return StorageError(f"the store {path} cannot be written or opened: {cause}")
+    if code == sqlite3.SQLITE_IOERR:
+        return StorageError(
+            f"the store {path} could not be read or written ({cause}); is the disk full? "
+            "What was committed is kept"
+        )
     return StorageError(f"the store {path} failed: {cause}")
 
 
@@ -137,6 +143,12 @@ def created(store: Path) -> Iterator[sa.Connection]:
     The file gets its name only when all is committed, so a store is made whole or not at all.
     """
     target = store / FILE_NAME
+    if store.exists() and not store.is_dir():
+        raise StorageError(f"{store} is a file, and a store is a directory")
+    if store.is_dir() and any(store.iterdir()) and not target.exists():
+        leftovers = [p for p in store.iterdir() if not p.name.startswith(f".{FILE_NAME}.")]
+        if leftovers:
+            raise StorageError(f"{store} is a directory with other files in it, and no store")
     try:
         store.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -160,7 +172,7 @@ def created(store: Path) -> Iterator[sa.Connection]:
         try:
             files.rename_new(temporary, target)
         except FileExistsError:
-            raise StorageError(f"another process has just made the store {store}") from None
+            raise StoreExistsError(store) from None
     except OSError as error:
         raise StorageError(f"cannot make the store {store}: {error.strerror}") from error
     finally:

@@ -16,12 +16,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from engine.errors import SchemaVersionError
+from engine.errors import InvalidInputError, SchemaVersionError
 from engine.files import WriterLock
 from engine.settings import IndexKind, Metric
 from engine.storage import database
 from engine.storage.records import Published, StoreSettings
-from engine.storage.schema import HEAD, documents, generation, passages, settings, tombstones
+from engine.storage.schema import HEAD, generation, settings, tombstones
 from engine.storage.view import View
 from engine.storage.writer import Writer
 from engine.types import Stats
@@ -36,6 +36,19 @@ def create_store(path: Path, made: StoreSettings) -> None:
         )
         counters = ("number", "last_document_id", "last_passage_id", "documents", "passages")
         connection.execute(sa.insert(generation), {"id": 1} | dict.fromkeys(counters, 0))
+
+
+def as_path(path: object) -> Path:
+    """A store's path, or `InvalidInputError`."""
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if isinstance(text, str) and text and "\0" not in text:
+        return Path(text)
+    raise InvalidInputError(f"a store's path is a text or a Path, not {path!r}")
+
+
+def store_exists(path: Path) -> bool:
+    """There is a database at the path."""
+    return (path / database.FILE_NAME).is_file()
 
 
 def new_store_id() -> str:
@@ -154,40 +167,6 @@ class Store:
             database_bytes=_size(self.path, f"{database.FILE_NAME}*"),
             index_bytes=_size(self.path, "index/*"),
         )
-
-    def problems(self) -> list[str]:
-        """Faults of the database: SQLite's own check, foreign keys, counters, vector widths."""
-        found: list[str] = []
-        width = self.settings.dimension * 4
-        with self.reading() as view:
-            run = view.connection.exec_driver_sql
-            checked = [row[0] for row in run("PRAGMA integrity_check")]
-            if checked != ["ok"]:
-                found += [f"database: {line}" for line in checked]
-            orphans = run("PRAGMA foreign_key_check").all()
-            if orphans:
-                found.append(f"database: {len(orphans)} rows refer to rows that do not exist")
-            state = view.state()
-            for name, table, kept in (
-                ("documents", documents, state.documents),
-                ("passages", passages, state.passages),
-            ):
-                count = view.connection.scalar(sa.select(sa.func.count()).select_from(table))
-                if count != kept:
-                    found.append(f"database: {count} {name}, and the counter says {kept}")
-            bad = view.connection.scalars(
-                sa.select(passages.c.id).where(sa.func.length(passages.c.vector) != width)
-            ).all()
-            if bad:
-                found.append(f"database: the vectors of passages {bad[:5]} have a wrong width")
-            empty = view.connection.scalar(
-                sa.select(sa.func.count())
-                .select_from(documents.outerjoin(passages))
-                .where(passages.c.id.is_(None))
-            )
-            if empty:
-                found.append(f"database: {empty} documents have no passage")
-        return found
 
 
 def _size(directory: Path, pattern: str) -> int:

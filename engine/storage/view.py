@@ -9,6 +9,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from engine import vectors
+from engine.errors import CorruptionError
 from engine.storage import database
 from engine.storage.filters import to_sql
 from engine.storage.records import Changes, KnownDocument, PassageRow, Published, State
@@ -59,7 +60,7 @@ class View:
         ).all()
         return Changes(
             ids=np.array([row.id for row in rows], dtype=np.int64),
-            vectors=vectors.from_blobs([row.vector for row in rows], self._dimension),
+            vectors=self._matrix(rows),
             dead=np.array(dead, dtype=np.int64),
         )
 
@@ -69,7 +70,17 @@ class View:
         result = self.connection.execution_options(yield_per=_ROWS_A_FETCH).execute(query)
         for rows in result.partitions():
             ids = np.array([row.id for row in rows], dtype=np.int64)
-            yield ids, vectors.from_blobs([row.vector for row in rows], self._dimension)
+            yield ids, self._matrix(rows)
+
+    def _matrix(self, rows: Sequence[Any]) -> Float32Array:
+        """The vectors of rows of (id, …, vector). Raises `CorruptionError` for a wrong width."""
+        wrong = [row.id for row in rows if len(row.vector) != 4 * self._dimension]
+        if wrong:
+            raise CorruptionError(
+                f"the database is damaged: the vectors of passages {wrong[:5]} have a wrong width; "
+                "restore it from a backup, or index the documents again"
+            )
+        return vectors.from_blobs([row.vector for row in rows], self._dimension)
 
     def known(self, keys: Collection[str]) -> dict[str, KnownDocument]:
         """The documents that exist among `keys`."""
@@ -90,10 +101,9 @@ class View:
         wanted = list(hashes)
         for start in range(0, len(wanted), _HASHES_A_QUERY):
             block = wanted[start : start + _HASHES_A_QUERY]
-            query = sa.select(passages.c.content_hash, passages.c.vector)
-            for row in self.connection.execute(query.where(passages.c.content_hash.in_(block))):
-                if row.content_hash not in found:
-                    found[row.content_hash] = vectors.from_blobs([row.vector], self._dimension)[0]
+            query = sa.select(passages.c.id, passages.c.content_hash, passages.c.vector)
+            rows = self.connection.execute(query.where(passages.c.content_hash.in_(block))).all()
+            found |= dict(zip((row.content_hash for row in rows), self._matrix(rows), strict=True))
         return found
 
     def allowed(self, where: Filter) -> IdArray:
@@ -124,14 +134,6 @@ class View:
             .where(in_list(p.id, list(ids)))
         )
         return {row.id: PassageRow(*row) for row in self.connection.execute(query)}
-
-    def vectors(self, ids: Sequence[int]) -> dict[int, Float32Array]:
-        """Stored vectors by passage id."""
-        query = sa.select(passages.c.id, passages.c.vector).where(in_list(passages.c.id, list(ids)))
-        return {
-            row.id: vectors.from_blobs([row.vector], self._dimension)[0]
-            for row in self.connection.execute(query)
-        }
 
     def documents(self, keys: Sequence[str]) -> dict[str, StoredDocument]:
         """Whole documents by key."""

@@ -1,0 +1,170 @@
+"""`attendex index` and `attendex demo`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from engine import console
+from engine.commands.asking import query
+from engine.commands.options import json_option, model_options, store_option
+from engine.errors import InvalidInputError
+from engine.settings import DEFAULT_MODEL, IndexSpec, Metric
+from engine.types import Refusal
+
+if TYPE_CHECKING:
+    from engine.core import Engine
+    from engine.intake import Intake
+
+DEMO_QUERIES = (
+    ("instrument for measuring temperature", None),
+    ("an institution that lends money", None),
+    ("sloping land beside a river", None),
+    ("to go on foot", "pos = 'verb'"),
+)
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True)
+@store_option
+@model_options
+@click.option(
+    "--metric",
+    type=click.Choice([metric.value for metric in Metric]),
+    help="How a new store compares vectors (default cosine).",
+)
+@click.option("--whole", is_flag=True, help="A .txt file is one text, not one text a line.")
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["txt", "md", "csv", "tsv", "jsonl", "json"]),
+    help="Read every path as this, whatever its name.",
+)
+@click.option(
+    "--text-column",
+    "text_columns",
+    multiple=True,
+    help="Column or key of the text; several are joined. Default: text, content, body, sentence.",
+)
+@click.option("--joiner", default=": ", show_default=True, help="Between several text columns.")
+@click.option("--id-column", help="Column or key of the id (default: id, where there is one).")
+@click.option(
+    "--metadata-column",
+    "metadata_columns",
+    multiple=True,
+    help="Column or key to keep as metadata; repeat for more. Default: all others.",
+)
+@click.option("--vector-column", help="Column or key of a ready vector, a JSON list of numbers.")
+@click.option("--delimiter", help="Of .csv files (default: comma, or semicolon if no comma).")
+@json_option
+def index(
+    paths: tuple[str, ...],
+    store: str,
+    model: str | None,
+    offline: bool,
+    metric: str | None,
+    whole: bool,
+    format_: str | None,
+    text_columns: tuple[str, ...],
+    joiner: str,
+    id_column: str | None,
+    metadata_columns: tuple[str, ...],
+    vector_column: str | None,
+    delimiter: str | None,
+    as_json: bool | None,
+) -> None:
+    """Index files, directories and standard input (-) into the store, making it if need be.
+
+    Reads .txt (one text a line), .md (whole), .csv, .tsv (no quoting), .jsonl and .json. The same
+    id again replaces its document; unchanged texts are not embedded again; rows that cannot be
+    read are named and skipped, and the exit status is then 1.
+    """
+    from engine.intake import Intake
+    from engine.storage.store import store_exists
+    from engine.text.readers import ReadOptions
+
+    if delimiter is not None and len(delimiter) != 1:
+        raise click.BadParameter("must be one character", param_hint="--delimiter")
+    intake = Intake(
+        paths,
+        ReadOptions(
+            whole=whole,
+            format=format_,
+            text_columns=text_columns,
+            joiner=joiner,
+            id_column=id_column,
+            metadata_columns=metadata_columns or None,
+            vector_column=vector_column,
+            delimiter=delimiter,
+        ),
+        base=Path(store).parent,
+    )
+    exists = store_exists(Path(store))
+    if not exists and not intake.has_documents():
+        _report_nothing(intake)
+        return
+    with (
+        _opened_for_index(store, exists, model, offline, metric) as engine,
+        console.progress() as show,
+    ):
+        report = engine.ingest(intake, on_progress=show, fraction=intake.fraction)
+    console.notes(report)
+    console.Console(as_json).report(report, store)
+    if report.failed:
+        raise SystemExit(1)
+
+
+def _report_nothing(intake: Intake) -> None:
+    refusals = [item for item in intake if isinstance(item, Refusal)]
+    for refusal in refusals:
+        console.note(f"skipped {refusal}")
+    console.note("nothing to index; no store was made")
+    if refusals:
+        raise SystemExit(1)
+
+
+def _opened_for_index(
+    store: str, exists: bool, model: str | None, offline: bool, metric: str | None
+) -> Engine:
+    from engine.core import Engine
+
+    if not exists:
+        return Engine.create(
+            store,
+            model=DEFAULT_MODEL if model is None else model,
+            index=IndexSpec(metric=Metric(metric or Metric.COSINE.value)),
+            exist_ok=True,
+            offline=offline,
+        )
+    opened = Engine.open(store, model=model, offline=offline)
+    own = opened.stats().metric
+    if metric is not None and metric != own:
+        opened.close()
+        raise InvalidInputError(
+            f"the store {store} compares by {own}, which was fixed when it was made; "
+            f"index into a new store for {metric}"
+        )
+    return opened
+
+
+@click.command()
+@store_option
+@json_option
+@click.pass_context
+def demo(context: click.Context, store: str, as_json: bool | None) -> None:
+    """Index about 1,000 WordNet words that come with attendex, and ask a few things.
+
+    Each step is shown as the command that does the same.
+    """
+    from engine.samples import WORDNET
+
+    columns = ("words", "definition")
+    named = " ".join(f"--text-column {column}" for column in columns)
+    click.secho(f"$ attendex index {WORDNET} {named} --store {store}", bold=True)
+    context.invoke(index, paths=(str(WORDNET),), text_columns=columns, store=store, as_json=as_json)
+    for text, where in DEMO_QUERIES:
+        condition = f' --where "{where}"' if where else ""
+        click.secho(f'\n$ attendex query "{text}" -k 3{condition} --store {store}', bold=True)
+        context.invoke(query, text=text, k=3, where=where, store=store, as_json=as_json)
