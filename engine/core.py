@@ -10,18 +10,16 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from engine import vectors
+from engine import opening, vectors
 from engine.embedding.base import Embedder
 from engine.errors import (
     DocumentNotFoundError,
     InvalidInputError,
     StorageError,
-    StoreExistsError,
 )
 from engine.models import ModelSource
 from engine.settings import DEFAULT_K, DEFAULT_MODEL, IndexSpec
-from engine.storage.records import StoreSettings
-from engine.storage.store import Store, as_path, create_store, new_store_id, store_exists
+from engine.storage.store import Store
 from engine.storage.where import Filter, as_filter
 from engine.types import (
     AddReport,
@@ -29,6 +27,7 @@ from engine.types import (
     Explanation,
     Item,
     Progress,
+    PruneReport,
     SearchResult,
     Stats,
     StoredDocument,
@@ -78,39 +77,8 @@ class Engine:
         `exist_ok` that store is opened, if it is of the same model and metric. Raises
         `ModelError` where the model cannot be had, `StorageError` where the store cannot be made.
         """
-        where = as_path(path)
-        spec = IndexSpec() if index is None else index
-        if not isinstance(spec, IndexSpec):
-            raise InvalidInputError(f"index must be an IndexSpec, not {index!r}")
-        models = ModelSource(model, offline=offline)
-        if not store_exists(where):
-            embedder = models.load()
-            made = StoreSettings(
-                model=embedder.name,
-                custom=models.is_custom,
-                fingerprint=embedder.fingerprint,
-                dimension=embedder.dimension,
-                metric=spec.metric,
-                kind=spec.kind,
-                store_id=new_store_id(),
-            )
-            try:
-                create_store(where, made)
-                return cls(Store(where), models, reranker)
-            except StoreExistsError:
-                if not exist_ok:
-                    raise
-        if not exist_ok:
-            raise StoreExistsError(where)
-        opened = cls.open(where, model=model, offline=offline, reranker=reranker)
-        own = opened._store.settings.metric
-        if index is not None and spec.metric is not own:
-            opened.close()
-            raise InvalidInputError(
-                f"the store {where} compares by {own.value}, which was fixed when it was made; "
-                f"take a new store for {spec.metric.value}"
-            )
-        return opened
+        made = opening.create(path, model, index, exist_ok=exist_ok, offline=offline)
+        return cls(*made, reranker)
 
     @classmethod
     def open(
@@ -128,20 +96,7 @@ class Engine:
         `ModelMismatchError` is raised. A store of an older schema is backed up and upgraded.
         Raises `StoreNotFoundError`, `SchemaVersionError`, `CorruptionError`.
         """
-        store = Store(as_path(path), read_only=read_only)
-        try:
-            own = store.settings.model
-            models = ModelSource(
-                own if model is None else model, offline=offline, expected=store.settings
-            )
-            if model is not None:
-                models.identify()
-                if not read_only:
-                    models.remember_place(store)
-        except BaseException:
-            store.close()
-            raise
-        return cls(store, models, reranker)
+        return cls(*opening.open_store(path, model, read_only=read_only, offline=offline), reranker)
 
     def __enter__(self) -> Engine:
         return self
@@ -214,6 +169,18 @@ class Engine:
             keeper.publish_if_due(upkeep.SHARE_WHEN_DONE)
             return report
 
+    def prune(self, roots: Sequence[str], *, dry_run: bool = False) -> PruneReport:
+        """Remove the documents of files that are gone from the given files and directories.
+
+        With `dry_run` nothing is removed and the report says what would be. Sources elsewhere
+        are left alone.
+        """
+        from engine.pruning import prune
+
+        self._check_writable()
+        with self._store.lock.held():
+            return prune(self._store, _texts(roots, "roots"), dry_run=dry_run)
+
     def get(self, ids: Sequence[str]) -> list[StoredDocument]:
         """The documents of the given ids, in that order.
 
@@ -235,15 +202,22 @@ class Engine:
             return self._store.delete(_texts(ids, "ids"))
 
     def search(
-        self, query: str, *, k: int = DEFAULT_K, where: Where = None, rerank: bool = True
+        self,
+        query: str,
+        *,
+        k: int = DEFAULT_K,
+        where: Where = None,
+        rerank: bool = True,
+        passages: bool = False,
     ) -> SearchResult:
         """The `k` documents closest to a text; fewer where the store, or the filter, has fewer.
 
         `where` filters on metadata: an expression ("year >= 2000 and lang = 'en'") or a mapping
-        of field to value or list of values. With `rerank`, every hit gets its softmax weight.
+        of field to value or list of values. With `rerank`, every hit gets its softmax weight;
+        with `passages`, a long document is answered by each of its passages that is near.
         Raises `InvalidInputError` for an empty query or k < 1, `FilterError`.
         """
-        result = self.search_many([query], k=k, where=where, rerank=rerank)[0]
+        result = self.search_many([query], k=k, where=where, rerank=rerank, passages=passages)[0]
         if result.error is not None:
             raise result.error
         return result
@@ -255,6 +229,7 @@ class Engine:
         k: int = DEFAULT_K,
         where: Where = None,
         rerank: bool = True,
+        passages: bool = False,
     ) -> list[SearchResult]:
         """`search` for many texts at once, one result each, in order.
 
@@ -280,7 +255,7 @@ class Engine:
                     faults[n] = query
                 else:
                     asked.append(query)
-        answers = iter(self._answer(asked, k, condition, rerank))
+        answers = iter(self._answer(asked, k, condition, rerank, passages))
         return [
             SearchResult(
                 text if isinstance(text, str) else None, (), error=InvalidInputError(fault)
@@ -291,7 +266,13 @@ class Engine:
         ]
 
     def search_vectors(
-        self, matrix: object, *, k: int = DEFAULT_K, where: Where = None, rerank: bool = True
+        self,
+        matrix: object,
+        *,
+        k: int = DEFAULT_K,
+        where: Where = None,
+        rerank: bool = True,
+        passages: bool = False,
     ) -> list[SearchResult]:
         """`search_many` for query vectors: a numeric matrix (m, d), a row a query.
 
@@ -309,7 +290,9 @@ class Engine:
         faults = vectors.unusable_rows(rows, settings.metric)
         usable = [n for n in range(len(rows)) if n not in faults]
         prepared = vectors.prepare(rows[usable], settings.metric)
-        answers = iter(self._answer([search.Query(row) for row in prepared], k, condition, rerank))
+        answers = iter(
+            self._answer([search.Query(row) for row in prepared], k, condition, rerank, passages)
+        )
         return [
             SearchResult(None, (), error=InvalidInputError(f"query vector {n} {faults[n]}"))
             if n in faults
@@ -351,7 +334,7 @@ class Engine:
             self._open_index().publish()
 
     def _answer(
-        self, queries: list[Query], k: int, where: Filter | None, rerank: bool
+        self, queries: list[Query], k: int, where: Filter | None, rerank: bool, passages: bool
     ) -> list[SearchResult]:
         from engine import search
         from engine.upkeep import IndexReplaced
@@ -367,7 +350,9 @@ class Engine:
                 except IndexReplaced:
                     continue
                 allowed = None if where is None else view.allowed(where)
-                results = search.run(view, snapshot, queries, k, allowed, reranker)
+                results = search.run(
+                    view, snapshot, queries, k, allowed, reranker, passages=passages
+                )
             keeper.repair()
             return results
 

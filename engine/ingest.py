@@ -49,7 +49,7 @@ _OVERLAP_SHARE = 8
 
 def from_documents(documents: Iterable[Document | str]) -> Iterator[Item]:
     """Documents or plain texts of a program, named by their place in the iterable."""
-    if isinstance(documents, str | Document):
+    if isinstance(documents, str | bytes | Document) or not isinstance(documents, Iterable):
         raise InvalidInputError("add takes an iterable of documents; put a single one in a list")
     for number, document in enumerate(documents):
         given = Document(document) if isinstance(document, str) else document

@@ -82,12 +82,17 @@ def run(
     k: int,
     allowed: IdArray | None,
     reranker: Reranker | None,
+    *,
+    passages: bool = False,
 ) -> list[SearchResult]:
-    """Answer queries on one snapshot; `allowed` are the passage ids a filter leaves, ascending."""
+    """Answer queries on one snapshot; `allowed` are the passage ids a filter leaves, ascending.
+
+    A document is answered once, by its best passage, or with `passages` by each that is near.
+    """
     if reranker is None:
-        found = _find(view, snapshot, queries, k, allowed)
+        found = _find(view, snapshot, queries, k, allowed, passages)
         return [_plain_result(query, rows) for query, rows in zip(queries, found, strict=True)]
-    found = _find(view, snapshot, queries, max(k, CANDIDATES), allowed)
+    found = _find(view, snapshot, queries, max(k, CANDIDATES), allowed, passages)
     results: list[SearchResult] = []
     for start in range(0, len(queries), _RERANK_BATCH):
         asked = queries[start : start + _RERANK_BATCH]
@@ -105,9 +110,14 @@ Found = list[tuple[PassageRow, float]]
 
 
 def _find(
-    view: View, snapshot: Snapshot, queries: Sequence[Query], k: int, allowed: IdArray | None
+    view: View,
+    snapshot: Snapshot,
+    queries: Sequence[Query],
+    k: int,
+    allowed: IdArray | None,
+    passages: bool,
 ) -> list[Found]:
-    """For each query the k best documents, each by its best passage.
+    """For each query the k best documents, each by its best passage, or the k best passages.
 
     A document's further passages take places among the candidates, so more are asked for until
     there are k documents or no passages left.
@@ -121,7 +131,7 @@ def _find(
         rows = view.passages(ids.tolist())
         unfinished = []
         for number, one in zip(open_numbers, candidates, strict=True):
-            found[number] = _best_of_each(one, rows)[:k]
+            found[number] = _rows_of(one, rows, passages)[:k]
             if len(found[number]) < k and len(one.ids) == wanted:
                 unfinished.append(number)
         open_numbers = unfinished
@@ -137,14 +147,14 @@ def _candidates(
     return snapshot.search_many(np.stack([query.vector for query in queries]), k, allowed)
 
 
-def _best_of_each(candidates: Candidates, rows: dict[int, PassageRow]) -> Found:
+def _rows_of(candidates: Candidates, rows: dict[int, PassageRow], passages: bool) -> Found:
     seen: set[int] = set()
     best: Found = []
     for id_, similarity in zip(
         candidates.ids.tolist(), candidates.similarities.tolist(), strict=True
     ):
         row = rows[id_]
-        if row.document_id not in seen:
+        if passages or row.document_id not in seen:
             seen.add(row.document_id)
             best.append((row, similarity))
     return best

@@ -192,6 +192,14 @@ class AddReport:
 
 
 @dataclass(frozen=True, slots=True)
+class PruneReport:
+    """The sources whose files are gone, and how many documents they held."""
+
+    sources: tuple[str, ...]
+    documents: int
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """How far an `add` has come. `fraction` in [0, 1] is None where the total is unknown."""
 

@@ -361,6 +361,28 @@ def test_a_file_reached_twice_is_read_once(tmp_path: Path, words: WordEmbedder) 
         assert engine.stats().documents == 2
 
 
+def test_prune_removes_what_is_gone_from_the_root_alone(
+    tmp_path: Path, words: WordEmbedder
+) -> None:
+    for name in ("a", "ab", "c"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "f.txt").write_text(f"text of {name}\n")
+        (tmp_path / name / "g.txt").write_text(f"more of {name}\n")
+    with Engine.create(tmp_path / "s", model=words) as engine:
+        engine.add_files([str(tmp_path)])
+        for name in ("a", "ab"):
+            (tmp_path / name / "f.txt").unlink()
+        gone = ((tmp_path / "a" / "f.txt").as_posix(),)
+        for dry_run, left in ((True, 6), (False, 5)):
+            report = engine.prune([str(tmp_path / "a")], dry_run=dry_run)
+            assert (report.sources, report.documents) == (gone, 1)
+            assert engine.stats().documents == left
+        assert engine.prune([str(tmp_path / "a")]).sources == ()
+        assert engine.stats().sources == 5
+        assert engine.search("text of ab", k=1).hits[0].id == "ab/f.txt:1"
+        assert engine.verify().problems == ()
+
+
 def test_a_source_that_ends_twice_keeps_its_rows(engine: Engine) -> None:
     rows = [Incoming(f"f:{n}", Document(f"text {n}", id=str(n)), "/f") for n in range(3)]
     end = EndOfSource("/f")
@@ -538,6 +560,9 @@ def test_long_texts_are_found_by_their_best_passage(tmp_path: Path) -> None:
         stats = engine.stats()
         assert (stats.documents, stats.chunked) == (2, 1)
         assert stats.passages > 10
+        near = engine.search("filler1 filler2", k=50, passages=True).hits
+        assert len(near) == engine.stats().passages
+        assert {hit.id for hit in near} == {"long", "short"}
         many = engine.search_many(["here filler", "zebra"], k=2)
         assert [sorted(ids(one)) for one in many] == [["long", "short"]] * 2
         engine.delete(["long"])

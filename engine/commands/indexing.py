@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,6 +58,8 @@ DEMO_QUERIES = (
     help="Column or key to keep as metadata; repeat for more. Default: all others.",
 )
 @click.option("--vector-column", help="Column or key of a ready vector, a JSON list of numbers.")
+@click.option("--prune", is_flag=True, help="Remove documents of files gone from PATHS.")
+@click.option("--dry-run", is_flag=True, help="With --prune: show what would go, do nothing.")
 @click.option("--delimiter", help="Of .csv files (default: comma, or semicolon if no comma).")
 @json_option
 def index(
@@ -73,6 +76,8 @@ def index(
     metadata_columns: tuple[str, ...],
     vector_column: str | None,
     delimiter: str | None,
+    prune: bool,
+    dry_run: bool,
     as_json: bool | None,
 ) -> None:
     """Index files, directories and standard input (-) into the store, making it if need be.
@@ -101,6 +106,11 @@ def index(
         ),
         base=Path(store).parent,
     )
+    if dry_run:
+        if not prune:
+            raise click.UsageError("--dry-run goes with --prune")
+        _show_prunable(paths, store, as_json)
+        return
     exists = store_exists(Path(store))
     if not exists and not intake.has_documents():
         _report_nothing(intake)
@@ -110,10 +120,23 @@ def index(
         console.progress() as show,
     ):
         report = engine.ingest(intake, on_progress=show, fraction=intake.fraction)
+        if prune:
+            pruned = engine.prune([path for path in paths if path != "-"])
+            report = replace(report, removed=report.removed + pruned.documents)
     console.notes(report)
     console.Console(as_json).report(report, store)
     if report.failed:
         raise SystemExit(1)
+
+
+def _show_prunable(paths: tuple[str, ...], store: str, as_json: bool | None) -> None:
+    from engine.core import Engine
+
+    with Engine.open(store) as engine:
+        report = engine.prune([path for path in paths if path != "-"], dry_run=True)
+    for source in report.sources:
+        console.note(f"would remove the documents of {source}")
+    console.Console(as_json).values({"sources": len(report.sources), "documents": report.documents})
 
 
 def _report_nothing(intake: Intake) -> None:

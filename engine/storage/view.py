@@ -155,6 +155,20 @@ class View:
         """Passages of which the model saw only the beginning."""
         return self._count(sa.select(sa.func.count()).where(passages.c.truncated))
 
+    def sources_under(self, root: str) -> list[str]:
+        """The sources that are `root` itself or lie below it."""
+        prefix = root.rstrip("/") + "/"
+        below = sa.func.substr(sources.c.uri, 1, len(prefix)) == prefix
+        query = sa.select(sources.c.uri).where(sa.or_(sources.c.uri == root, below))
+        return list(self.connection.scalars(query.order_by(sources.c.uri)).all())
+
+    def count_documents_of(self, uris: Collection[str]) -> int:
+        """Documents that came from the given sources."""
+        joined = documents.join(sources)
+        return self._count(
+            sa.select(sa.func.count()).select_from(joined).where(in_list(sources.c.uri, list(uris)))
+        )
+
     def unfinished_sources(self) -> list[str]:
         """Sources that an interrupted `index` left half read."""
         query = sa.select(sources.c.uri).where(sources.c.finished.is_(False))

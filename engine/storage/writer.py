@@ -95,6 +95,13 @@ class Writer:
         ).all()
         return self.delete(np.setdiff1d(np.array(rows, dtype=np.int64), kept).tolist())
 
+    def forget_source(self, uri: str) -> int:
+        """Delete a source and its documents; returns how many documents went."""
+        gone = self.finish_source(uri, np.empty(0, np.int64))
+        self._connection.execute(sa.delete(sources).where(sources.c.uri == uri))
+        self._sources.pop(uri, None)
+        return gone
+
     def close(self) -> None:
         """Write the counters of the new generation, if there is one."""
         if self._changed:

@@ -1,0 +1,75 @@
+"""Making and opening stores, each with the model that belongs to it."""
+
+from __future__ import annotations
+
+from engine.embedding.base import Embedder
+from engine.errors import InvalidInputError, StoreExistsError
+from engine.models import ModelSource
+from engine.settings import IndexSpec
+from engine.storage.records import StoreSettings
+from engine.storage.store import Store, as_path, create_store, new_store_id, store_exists
+
+
+def create(
+    path: object,
+    model: str | Embedder,
+    index: IndexSpec | None,
+    *,
+    exist_ok: bool,
+    offline: bool,
+) -> tuple[Store, ModelSource]:
+    """A new store and its model; the existing one, of the same model and metric, if `exist_ok`.
+
+    Raises `StoreExistsError`, `ModelError`, `StorageError`, `InvalidInputError`.
+    """
+    where = as_path(path)
+    spec = IndexSpec() if index is None else index
+    if not isinstance(spec, IndexSpec):
+        raise InvalidInputError(f"index must be an IndexSpec, not {index!r}")
+    models = ModelSource(model, offline=offline)
+    if not store_exists(where):
+        embedder = models.load()
+        made = StoreSettings(
+            model=embedder.name,
+            custom=models.is_custom,
+            fingerprint=embedder.fingerprint,
+            dimension=embedder.dimension,
+            metric=spec.metric,
+            kind=spec.kind,
+            store_id=new_store_id(),
+        )
+        try:
+            create_store(where, made)
+            return Store(where), models
+        except StoreExistsError:
+            if not exist_ok:
+                raise
+    if not exist_ok:
+        raise StoreExistsError(where)
+    store, models = open_store(where, model, read_only=False, offline=offline)
+    own = store.settings.metric
+    if index is not None and spec.metric is not own:
+        store.close()
+        raise InvalidInputError(
+            f"the store {where} compares by {own.value}, which was fixed when it was made; "
+            f"take a new store for {spec.metric.value}"
+        )
+    return store, models
+
+
+def open_store(
+    path: object, model: str | Embedder | None, *, read_only: bool, offline: bool
+) -> tuple[Store, ModelSource]:
+    """An existing store and its model, checked if one is given but not loaded."""
+    store = Store(as_path(path), read_only=read_only)
+    try:
+        given = store.settings.model if model is None else model
+        models = ModelSource(given, offline=offline, expected=store.settings)
+        if model is not None:
+            models.identify()
+            if not read_only:
+                models.remember_place(store)
+    except BaseException:
+        store.close()
+        raise
+    return store, models
