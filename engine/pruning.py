@@ -16,7 +16,7 @@ def prune(store: Store, roots: Sequence[str], *, dry_run: bool) -> PruneReport:
             uri for root in roots for uri in view.sources_under(Path(root).resolve().as_posix())
         }
         gone = sorted(uri for uri in known if not Path(uri).exists())
-        documents = view.count_documents_of(gone)
+        documents = sum(view.count_documents_of(uri) for uri in gone)
     if gone and not dry_run:
         with store.writing() as writer:
             for uri in gone:

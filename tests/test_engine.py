@@ -143,12 +143,16 @@ def test_missing_ids(engine: Engine) -> None:
     assert engine.delete(["3"]) == 0
 
 
-@pytest.mark.parametrize("name", ["O'Brien", "x' OR 1=1 --", "ベクター", "a" * 5000, "{}", "\n"])
+@pytest.mark.parametrize(
+    "name", ["O'Brien", "x' OR 1=1 --", "ベクター", "a" * 5000, "{}", "\n", "o\0", "\0"]
+)
 def test_any_text_is_an_id(engine: Engine, name: str) -> None:
-    engine.add([Document("one", id=name), Document("two", id="other")])
+    engine.add([Document("one", id=name), Document("two", id="other"), Document("six", id="o")])
     assert engine.get([name])[0].text == "one"
+    engine.add([Document("one", id=name, metadata={name: name, "o": 1})])
+    assert engine.get([name])[0].metadata == {name: name, "o": 1}
     assert engine.delete([name]) == 1
-    assert ids(engine.search("one two")) == ["other"]
+    assert sorted(ids(engine.search("one two six"))) == ["o", "other"]
 
 
 def test_a_list_is_wanted_not_one_text(engine: Engine) -> None:

@@ -25,13 +25,29 @@ from engine.storage.where import Filter, check_fields
 from engine.types import Float32Array, IdArray, StoredDocument
 
 _ROWS_A_FETCH = 8192
-_HASHES_A_QUERY = 500
+_VALUES_A_QUERY = 500
 
 
-def in_list(column: sa.ColumnElement[Any], values: list[Any]) -> sa.ColumnElement[bool]:
-    """`column IN values` for any number of values: one bound JSON list, not a variable each."""
-    items = sa.func.json_each(database.dump_json(values)).table_valued("value")
+def in_list(column: sa.ColumnElement[Any], numbers: Sequence[int]) -> sa.ColumnElement[bool]:
+    """`column IN numbers` for any number of them: one bound JSON list, not a variable each."""
+    items = sa.func.json_each(database.dump_json(list(numbers))).table_valued("value")
     return column.in_(sa.select(items.c.value))
+
+
+def rows_in(
+    connection: sa.Connection,
+    query: sa.Select[Any],
+    column: sa.ColumnElement[Any],
+    values: Collection[str] | Collection[bytes],
+) -> Iterator[sa.Row[Any]]:
+    """The rows of `query` whose column is among texts or bytes, some values a statement.
+
+    Bound one by one: a JSON list would end a text at its first NUL.
+    """
+    wanted = list(values)
+    for start in range(0, len(wanted), _VALUES_A_QUERY):
+        block = wanted[start : start + _VALUES_A_QUERY]
+        yield from connection.execute(query.where(column.in_(block)))
 
 
 class View:
@@ -85,26 +101,19 @@ class View:
     def known(self, keys: Collection[str]) -> dict[str, KnownDocument]:
         """The documents that exist among `keys`."""
         d = documents.c
-        query = (
-            sa.select(d.key, d.id, d.content_hash, d.metadata, sources.c.uri)
-            .select_from(documents.outerjoin(sources))
-            .where(in_list(d.key, list(keys)))
+        query = sa.select(d.key, d.id, d.content_hash, d.metadata, sources.c.uri).select_from(
+            documents.outerjoin(sources)
         )
         return {
             row.key: KnownDocument(row.id, row.content_hash, row.metadata, row.uri)
-            for row in self.connection.execute(query)
+            for row in rows_in(self.connection, query, d.key, keys)
         }
 
     def embedded(self, hashes: Collection[bytes]) -> dict[bytes, Float32Array]:
         """Vectors of texts that were embedded before, by content hash."""
-        found: dict[bytes, Float32Array] = {}
-        wanted = list(hashes)
-        for start in range(0, len(wanted), _HASHES_A_QUERY):
-            block = wanted[start : start + _HASHES_A_QUERY]
-            query = sa.select(passages.c.id, passages.c.content_hash, passages.c.vector)
-            rows = self.connection.execute(query.where(passages.c.content_hash.in_(block))).all()
-            found |= dict(zip((row.content_hash for row in rows), self._matrix(rows), strict=True))
-        return found
+        query = sa.select(passages.c.id, passages.c.content_hash, passages.c.vector)
+        rows = list(rows_in(self.connection, query, passages.c.content_hash, hashes))
+        return dict(zip((row.content_hash for row in rows), self._matrix(rows), strict=True))
 
     def allowed(self, where: Filter) -> IdArray:
         """Ids of the passages whose document meets the filter, ascending.
@@ -131,7 +140,7 @@ class View:
         query = (
             sa.select(p.id, p.document_id, d.key, p.text, p.start, p.end, d.metadata)
             .select_from(passages.join(documents))
-            .where(in_list(p.id, list(ids)))
+            .where(in_list(p.id, ids))
         )
         return {row.id: PassageRow(*row) for row in self.connection.execute(query)}
 
@@ -140,12 +149,11 @@ class View:
         d, p = documents.c, passages.c
         first = sa.select(p.text).where(p.document_id == d.id, p.ordinal == 0).scalar_subquery()
         count = sa.select(sa.func.count()).where(p.document_id == d.id).scalar_subquery()
-        query = (
-            sa.select(d.key, sa.func.coalesce(d.text, first), d.metadata, sources.c.uri, count)
-            .select_from(documents.outerjoin(sources))
-            .where(in_list(d.key, list(keys)))
-        )
-        return {row.key: StoredDocument(*row) for row in self.connection.execute(query)}
+        query = sa.select(
+            d.key, sa.func.coalesce(d.text, first), d.metadata, sources.c.uri, count
+        ).select_from(documents.outerjoin(sources))
+        rows = rows_in(self.connection, query, d.key, keys)
+        return {row.key: StoredDocument(*row) for row in rows}
 
     def count_chunked(self) -> int:
         """Documents that were split into several passages."""
@@ -162,11 +170,11 @@ class View:
         query = sa.select(sources.c.uri).where(sa.or_(sources.c.uri == root, below))
         return list(self.connection.scalars(query.order_by(sources.c.uri)).all())
 
-    def count_documents_of(self, uris: Collection[str]) -> int:
-        """Documents that came from the given sources."""
+    def count_documents_of(self, uri: str) -> int:
+        """Documents that came from a source."""
         joined = documents.join(sources)
         return self._count(
-            sa.select(sa.func.count()).select_from(joined).where(in_list(sources.c.uri, list(uris)))
+            sa.select(sa.func.count()).select_from(joined).where(sources.c.uri == uri)
         )
 
     def unfinished_sources(self) -> list[str]:

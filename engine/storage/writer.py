@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from engine import vectors
 from engine.storage.records import NewDocument, NewPassage
 from engine.storage.schema import documents, fields, generation, passages, sources, tombstones
-from engine.storage.view import View, in_list
+from engine.storage.view import View, in_list, rows_in
 from engine.storage.where import field_name, field_paths
 from engine.types import IdArray
 
@@ -78,7 +78,7 @@ class Writer:
             return 0
         self._bury(row_ids)
         gone = self._connection.execute(
-            sa.delete(documents).where(in_list(documents.c.id, list(row_ids)))
+            sa.delete(documents).where(in_list(documents.c.id, row_ids))
         ).rowcount
         self._documents -= gone
         self._changed = True
@@ -111,7 +111,7 @@ class Writer:
         """Delete the passages of documents, keeping their ids as tombstones for the index."""
         if not document_ids:
             return
-        chosen = in_list(passages.c.document_id, list(document_ids))
+        chosen = in_list(passages.c.document_id, document_ids)
         self._connection.execute(
             sa.insert(tombstones).from_select(
                 ["passage_id", "generation"],
@@ -161,11 +161,8 @@ class Writer:
 
     def _register_fields(self, batch: Sequence[NewDocument]) -> None:
         seen = {field_name(path) for document in batch for path in field_paths(document.metadata)}
-        known = set(
-            self._connection.scalars(
-                sa.select(fields.c.name).where(in_list(fields.c.name, list(seen)))
-            )
-        )
+        query = sa.select(fields.c.name)
+        known = {row.name for row in rows_in(self._connection, query, fields.c.name, seen)}
         if seen - known:
             self._connection.execute(
                 sa.insert(fields), [{"name": name} for name in sorted(seen - known)]
