@@ -20,7 +20,7 @@ from tests.words import WordEmbedder
 
 ROOT = Path(__file__).resolve().parents[1]
 KILLS = 20
-LINES = 3000
+COLOURS = ["red", "green", "blue", "pear", "plum"]
 
 CHILD = """
 import sys
@@ -52,12 +52,7 @@ def files(tmp_path: Path) -> list[str]:
     chance = random.Random(7)
     paths = [tmp_path / f"f{n}.txt" for n in range(3)]
     for path in paths:
-        lines = (
-            " ".join(
-                chance.choices(["red", "green", "blue", "pear", "plum"], k=chance.randint(1, 40))
-            )
-            for _ in range(LINES // 3)
-        )
+        lines = (" ".join(chance.choices(COLOURS, k=chance.randint(1, 40))) for _ in range(1000))
         path.write_text("\n".join(f"{n} {line}" for n, line in enumerate(lines)))
     return [str(path) for path in paths]
 

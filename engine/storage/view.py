@@ -152,8 +152,8 @@ class View:
         query = sa.select(
             d.key, sa.func.coalesce(d.text, first), d.metadata, sources.c.uri, count
         ).select_from(documents.outerjoin(sources))
-        rows = rows_in(self.connection, query, d.key, keys)
-        return {row.key: StoredDocument(*row) for row in rows}
+        found = rows_in(self.connection, query, d.key, keys)
+        return {row.key: StoredDocument(*tuple(row)) for row in found}
 
     def count_chunked(self) -> int:
         """Documents that were split into several passages."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-STOP_WORDS = frozenset(
-    """
+_WORDS = """
     a about above after again against all am an and any are aren't as at be because been before
     being below between both but by can can't cannot could couldn't did didn't do does doesn't
     doing don't down during each few for from further had hadn't has hasn't have haven't having he
@@ -13,8 +12,8 @@ STOP_WORDS = frozenset(
     themselves then there these they this those through to too under until up upon very was wasn't
     we were weren't what when where which while who whom whose why will with won't would wouldn't
     you your yours yourself yourselves
-    """.split()
-)
+"""
+STOP_WORDS = frozenset(_WORDS.split())
 
 
 def is_content(word: str) -> bool:
