@@ -131,16 +131,25 @@ class Engine:
         paths: Sequence[str],
         *,
         options: ReadOptions | None = None,
+        glob: Sequence[str] = (),
+        exclude: Sequence[str] = (),
         on_progress: Callable[[Progress], None] | None = None,
     ) -> AddReport:
         """Index files and directories, as `attendex index` does.
 
-        A file indexed again replaces what it held before. Files and rows that cannot be read are
+        A file indexed again replaces what it held before. In directories `glob` and `exclude`
+        choose files by patterns written as in a .gitignore. Files and rows that cannot be read are
         named in the report.
         """
         from engine.intake import Intake
 
-        intake = Intake(_texts(paths, "paths"), options, base=self._store.path.parent)
+        intake = Intake(
+            _texts(paths, "paths"),
+            options,
+            base=self._store.path.parent,
+            glob=_texts(glob, "glob"),
+            exclude=_texts(exclude, "exclude"),
+        )
         return self.ingest(intake, on_progress=on_progress, fraction=intake.fraction)
 
     def ingest(

@@ -23,6 +23,8 @@ class Intake:
     """An iterator over all that the files under `paths` hold, for `Engine.ingest`.
 
     `paths` are files, directories (recursively, known suffixes only) and "-" for standard input.
+    In directories `glob` and `exclude` choose files by patterns written as in a .gitignore.
+
     A path that does not exist, and a file that cannot be read, become refusals; a file reached
     twice is read once. Files are named by their path from `base` where they lie below it, else by
     their absolute path: so names, and the ids made of them, do not depend on where the program
@@ -30,10 +32,16 @@ class Intake:
     """
 
     def __init__(
-        self, paths: Sequence[str], options: ReadOptions | None = None, *, base: Path
+        self,
+        paths: Sequence[str],
+        options: ReadOptions | None = None,
+        *,
+        base: Path,
+        glob: Sequence[str] = (),
+        exclude: Sequence[str] = (),
     ) -> None:
         self._options = ReadOptions() if options is None else options
-        found, refusals = find_sources(paths)
+        found, refusals = find_sources(paths, glob=glob, exclude=exclude)
         once = {source.uri or source.name: source for source in reversed(found)}
         self._sources = [_named(source, base) for source in reversed(once.values())]
         self._total = sum(source.size for source in self._sources)

@@ -56,6 +56,10 @@ HEAVY = {
     "sqlite3": {"engine.storage.database"},
     "lark": {"engine.storage.where"},
     "rich": {"engine.console"},
+    "pyarrow": {"engine.text.parquet"},
+    "selectolax": {"engine.text.html"},
+    "pypdf": {"engine.text.pdf"},
+    "pathspec": {"engine.text.patterns"},
     "click": {"cli", "engine.commands"},
 }
 

@@ -138,7 +138,7 @@ def test_jsonl_goes_on_after_every_fault() -> None:
         ('{"text": ["a"]}', refused(":7", "the text column 'text' holds a list, not a text")),
         ('{"text": "", "id": true}', refused(":8", "the id column 'id' holds a bool, not a text")),
         ('{"text": 1.50, "id": null, "x": null}', row(":9", "1.5", "a.jsonl:9", x=None)),
-        ('{"id": "no text"}', row(":10", "", "no text")),
+        ('{"id": "no text"}', refused(":10", "it has no 'text' (keys: id)")),
         ('{"body": "b", "text": "last"}', row(":11", "last", "a.jsonl:11", body="b")),
     ]
     found = found_in("a.jsonl", "\n".join(line for line, _ in cases))
@@ -165,7 +165,8 @@ def test_columns_are_known_however_late_they_come() -> None:
     found = found_in("a.ndjson", "[1]\n" * 100 + '{"text": "a", "n": 1}\n{"text": "b"}\n')
     check(found[100:], row("a.ndjson:101", "a", n=1), row("a.ndjson:102", "b"))
     found = found_in("a.ndjson", '{"x": 1}\n' * 99 + '{"text": "a"}\n')
-    check(found[98:], row("a.ndjson:99", "", x=1), row("a.ndjson:100", "a"))
+    detail = "it has no 'text' (keys: x)"
+    check(found[98:], refused("a.ndjson:99", detail), row("a.ndjson:100", "a"))
 
 
 @pytest.mark.parametrize(
@@ -212,7 +213,8 @@ def test_no_text_column_is_an_error() -> None:
     with pytest.raises(InvalidInputError) as caught:
         found_in("a.csv", "id,title\n1,a\n")
     assert str(caught.value) == (
-        "a.csv has no text column; name one with --text-column (columns: id, title)"
+        "a.csv has no text column; name one with --text-column (columns: id, title), or the "
+        "separator of a table with --delimiter"
     )
 
 
@@ -303,7 +305,10 @@ def test_directories_are_walked_in_order_without_hidden_files() -> None:
     ]
     assert {source.size for source in sources} == {6}
     assert sources[1].uri == (Path.cwd() / "d/a/z.CSV").as_posix()
-    known = ".csv, .json, .jsonl, .md, .ndjson, .tsv, .txt"
+    known = (
+        ".csv, .htm, .html, .json, .jsonl, .md, .ndjson, .parquet, .pdf, .tsv, .txt, "
+        "and .gz of each"
+    )
     check(
         list(read(sources[-1], ReadOptions())),
         refused("d/c.png", f"is no file attendex reads ({known}); name its --format"),
@@ -367,3 +372,15 @@ def test_how_far_the_reader_is_is_told() -> None:
     for count, (place, after) in enumerate(pairwise([*told, 110_000])):
         assert 11 * (256 * count + 1) <= place <= after
     assert told[0] < 20_000
+
+
+@pytest.mark.parametrize("name", ["utf-16-le", "utf-16-be"])
+def test_utf16_without_a_mark_is_read_and_said(name: str) -> None:
+    note, first, second = found_in("a.txt", "héllo wörld\nsecond line\n".encode(name))
+    assert note == Note(f"a.txt: has no byte order mark; read as {name}")
+    check([first, second], row("a.txt:1", "héllo wörld"), row("a.txt:2", "second line"))
+
+
+def test_a_binary_file_is_refused() -> None:
+    detail = "cannot be decoded (it looks like a binary file)"
+    check(found_in("a.txt", bytes(range(256)) * 20), refused("a.txt", detail))

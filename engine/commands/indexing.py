@@ -40,7 +40,7 @@ DEMO_QUERIES = (
 @click.option(
     "--format",
     "format_",
-    type=click.Choice(["txt", "md", "csv", "tsv", "jsonl", "json"]),
+    type=click.Choice(["txt", "md", "csv", "tsv", "jsonl", "json", "parquet", "html", "pdf"]),
     help="Read every path as this, whatever its name.",
 )
 @click.option(
@@ -58,6 +58,8 @@ DEMO_QUERIES = (
     help="Column or key to keep as metadata; repeat for more. Default: all others.",
 )
 @click.option("--vector-column", help="Column or key of a ready vector, a JSON list of numbers.")
+@click.option("--glob", multiple=True, help="In directories, only files that match; repeatable.")
+@click.option("--exclude", multiple=True, help="In directories, no files that match; repeatable.")
 @click.option("--prune", is_flag=True, help="Remove documents of files gone from PATHS.")
 @click.option("--dry-run", is_flag=True, help="With --prune: show what would go, do nothing.")
 @click.option("--delimiter", help="Of .csv files (default: comma, or semicolon if no comma).")
@@ -76,15 +78,19 @@ def index(
     metadata_columns: tuple[str, ...],
     vector_column: str | None,
     delimiter: str | None,
+    glob: tuple[str, ...],
+    exclude: tuple[str, ...],
     prune: bool,
     dry_run: bool,
     as_json: bool | None,
 ) -> None:
     """Index files, directories and standard input (-) into the store, making it if need be.
 
-    Reads .txt (one text a line), .md (whole), .csv, .tsv (no quoting), .jsonl and .json. The same
-    id again replaces its document; unchanged texts are not embedded again; rows that cannot be
-    read are named and skipped, and the exit status is then 1.
+    Reads .txt (one text a line), .md (whole), .csv, .tsv (no quoting), .jsonl, .json, .parquet,
+    .html, .pdf, and .gz of each; in directories --glob, --exclude and a file .attendexignore choose
+    by patterns written as in a .gitignore. The same id again replaces its document; unchanged
+    texts are not embedded again; rows that cannot be read are named and skipped, and the exit
+    status is then 1.
     """
     from engine.intake import Intake
     from engine.storage.store import store_exists
@@ -105,6 +111,8 @@ def index(
             delimiter=delimiter,
         ),
         base=Path(store).parent,
+        glob=glob,
+        exclude=exclude,
     )
     if dry_run:
         if not prune:

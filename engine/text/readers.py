@@ -1,6 +1,7 @@
-"""Files to documents: text, tables and JSON, row by row, with the place of every fault.
+"""Files to documents, row by row, with the place of every fault.
 
 A reader yields a `Row` for what it could read and a `Refusal` for what it could not, and goes on.
+Text, tables and JSON are read here; what needs a library of its own has a module of its own.
 """
 
 from __future__ import annotations
@@ -10,17 +11,18 @@ import io
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import IO, Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import IO
 
-from engine.errors import InvalidInputError
-from engine.text.sources import SUFFIXES, Source, detect_encoding, open_bytes, refused
+from engine.text import html, parquet, pdf
+from engine.text.compressed import GunzipError, Gunzipped, is_gzip
+from engine.text.encoding import detect_encoding
+from engine.text.rows import Columns, Item, Note, OnBytes, ReadOptions, Row, row, row_or_refusal
+from engine.text.sources import KNOWN, SUFFIXES, Source, open_bytes, refused, spooled
 from engine.types import Document, Refusal
 
-TEXT_NAMES = ("text", "content", "body", "sentence")
-"""Columns taken for the text, in this order, when none is named."""
-ID_NAME = "id"
+__all__ = ["Item", "Note", "ReadOptions", "Row", "read"]
+
 _ROWS_PEEKED = 100
 _ROWS_A_REPORT = 256
 _LONGEST_CELL = (1 << 31) - 1
@@ -28,65 +30,26 @@ _UNCLOSED = "opens a quote that is not closed: the rest of the file is in it"
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,15})?")
 
 
-@dataclass(frozen=True, slots=True)
-class ReadOptions:
-    """How rows become documents.
-
-    `text_columns` are joined by `joiner` where several are named; `metadata_columns` None means
-    every column left over; `format` overrides the file name's suffix.
-    """
-
-    whole: bool = False
-    format: str | None = None
-    text_columns: tuple[str, ...] = ()
-    id_column: str | None = None
-    metadata_columns: tuple[str, ...] | None = None
-    vector_column: str | None = None
-    joiner: str = ": "
-    delimiter: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A document and the place it came from ("notes.txt:12")."""
-
-    where: str
-    document: Document
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """Something the user should know about a file that was read all the same."""
-
-    text: str
-
-
-Item = Row | Refusal | Note
-
-
-def read(
-    source: Source, options: ReadOptions, on_bytes: Callable[[int], None] | None = None
-) -> Iterator[Item]:
+def read(source: Source, options: ReadOptions, on_bytes: OnBytes | None = None) -> Iterator[Item]:
     """The rows of one source. `on_bytes` is told how far into the file the reader is.
 
     Raises `InvalidInputError` where the file's columns do not fit the options.
     """
     kind = _kind(source, options)
     if kind is None:
-        known = ", ".join(sorted(SUFFIXES))
-        yield refused(source.name, f"is no file attendex reads ({known}); name its --format")
+        yield refused(source.name, f"is no file attendex reads ({KNOWN}); name its --format")
         return
     try:
-        with open_bytes(source) as raw:
-            found = detect_encoding(raw)
-            if found.note:
-                yield Note(f"{source.name}: {found.note}")
-            text = io.TextIOWrapper(raw, encoding=found.name, errors=found.errors, newline="")
-            for count, item in enumerate(_READERS[kind](text, source, options)):
-                yield item
-                if on_bytes is not None and count % _ROWS_A_REPORT == 0:
-                    on_bytes(raw.tell())
-            text.detach()
+        with open_bytes(source) as file:
+            if kind in _READERS:
+                yield from _read_text(file, kind, source, options, on_bytes)
+            elif is_gzip(source, file):
+                with spooled(Gunzipped(file)) as whole:
+                    yield from _BINARY_READERS[kind](whole, source, options, on_bytes)
+            else:
+                yield from _BINARY_READERS[kind](file, source, options, on_bytes)
+    except GunzipError as error:
+        yield refused(source.name, f"is a damaged gzip ({error})")
     except OSError as error:
         yield refused(source.name, f"cannot be read ({error.strerror or error})")
     except UnicodeError as error:
@@ -94,19 +57,36 @@ def read(
 
 
 def _kind(source: Source, options: ReadOptions) -> str | None:
-    if options.format is not None:
-        suffix = f".{options.format}"
-    elif source.path is None or not source.path.suffix:
-        suffix = ".txt"
-    else:
-        suffix = source.path.suffix.lower()
+    suffix = source.suffix or ".txt" if options.format is None else f".{options.format}"
     kind = SUFFIXES.get(suffix)
     return "whole" if kind == "lines" and options.whole else kind
 
 
+def _read_text(
+    file: IO[bytes], kind: str, source: Source, options: ReadOptions, on_bytes: OnBytes | None
+) -> Iterator[Item]:
+    """A gzip is decompressed twice, first for its encoding: it is never held whole."""
+    compressed = is_gzip(source, file)
+    if compressed:
+        probe = Gunzipped(file, lenient=True)
+        found = detect_encoding(probe, is_cut=probe.is_damaged)
+        file.seek(0)
+    else:
+        found = detect_encoding(file)
+    if found.note:
+        yield Note(f"{source.name}: {found.note}")
+    raw = Gunzipped(file) if compressed else file
+    text = io.TextIOWrapper(raw, encoding=found.name, errors=found.errors, newline="")
+    for count, item in enumerate(_READERS[kind](text, source, options)):
+        yield item
+        if on_bytes is not None and count % _ROWS_A_REPORT == 0:
+            on_bytes(file.tell())
+    text.detach()
+
+
 def _lines(text: IO[str], source: Source, _options: ReadOptions) -> Iterator[Item]:
     for number, line in enumerate(_split_lines(text), start=1):
-        yield _row(source, f"{source.name}:{number}", Document(line))
+        yield row(source, f"{source.name}:{number}", Document(line))
 
 
 def _split_lines(text: IO[str]) -> Iterator[str]:
@@ -121,18 +101,9 @@ def _whole(text: IO[str], source: Source, _options: ReadOptions) -> Iterator[Ite
     yield Row(source.name, Document(content, identity))
 
 
-def _row(source: Source, where: str, document: Document) -> Row:
-    """Rows without an id of their own are named by their place; those of stdin by content."""
-    if document.id is None and source.path is not None:
-        document = Document(document.text, where, document.metadata, document.vector)
-    return Row(where, document)
-
-
 def _table(text: IO[str], source: Source, options: ReadOptions) -> Iterator[Item]:
     csv.field_size_limit(_LONGEST_CELL)
-    tabs = options.format == "tsv" or (
-        options.format is None and source.path is not None and source.path.suffix.lower() == ".tsv"
-    )
+    tabs = (options.format or (source.suffix or "")[1:]) == "tsv"
     lines = _CountedLines(text)
     if options.delimiter is None and tabs:
         rows = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
@@ -146,7 +117,7 @@ def _table(text: IO[str], source: Source, options: ReadOptions) -> Iterator[Item
         yield refused(f"{source.name}:{first}", _UNCLOSED)
         return
     names = [name.strip() for name in header]
-    columns = _Columns(names, options, source.name, convert=_cell)
+    columns = Columns(names, options, source.name, convert=_cell)
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         yield Note(f"{source.name}: has several columns '{twice}'; the last filled one counts")
@@ -169,7 +140,7 @@ def _table(text: IO[str], source: Source, options: ReadOptions) -> Iterator[Item
             yield refused(where, f"has {len(cells)} columns, the header has {len(header)}")
             continue
         values = {name: cell for name, cell in zip(names, cells, strict=False) if cell != ""}
-        yield _named(columns.document(values), where, source)
+        yield row_or_refusal(columns.document(values), where, source)
 
 
 class _CountedLines:
@@ -237,19 +208,18 @@ def _json_items(
     rows: Iterable[tuple[str, object]], source: Source, options: ReadOptions
 ) -> Iterator[Item]:
     """JSON values to documents; the columns are those of the first rows together."""
-    rows = iter(rows)
-    peeked = list(itertools.islice(rows, _ROWS_PEEKED))
+    peeked, rows = _peek(rows, _ROWS_PEEKED)
     names = list(dict.fromkeys(k for _, v in peeked if isinstance(v, dict) for k in v))
-    columns = _Columns(names, options, source.name) if names else None
+    columns = Columns(names, options, source.name, keyed=True) if names else None
     for where, value in itertools.chain(peeked, rows):
         if isinstance(value, Refusal):
             yield value
         elif isinstance(value, str):
-            yield _row(source, where, Document(value))
+            yield row(source, where, Document(value))
         elif isinstance(value, dict) and value:
             if columns is None:
-                columns = _Columns(list(value), options, source.name)
-            yield _named(columns.document(value), where, source)
+                columns = Columns(list(value), options, source.name, keyed=True)
+            yield row_or_refusal(columns.document(value), where, source)
         elif isinstance(value, dict):
             yield refused(where, "is an empty JSON object")
         else:
@@ -257,75 +227,22 @@ def _json_items(
             yield refused(where, f"is a JSON {kind}, not an object or a text")
 
 
-def _named(document: Document | str, where: str, source: Source) -> Item:
-    if isinstance(document, str):
-        return refused(where, document)
-    return _row(source, where, document)
+def _peek(
+    rows: Iterable[tuple[str, object]], count: int
+) -> tuple[list[tuple[str, object]], Iterator[tuple[str, object]]]:
+    """The first rows, and the others; a fault in the file comes where it is, after its rows."""
+    rest = iter(rows)
+    peeked: list[tuple[str, object]] = []
+    try:
+        peeked.extend(itertools.islice(rest, count))
+    except (OSError, UnicodeError) as error:
+        return peeked, _failing(error)
+    return peeked, rest
 
 
-class _Columns:
-    """Which columns of a table, or keys of JSON rows, are text, id, metadata and vector.
-
-    `convert` is applied to metadata values alone. Raises `InvalidInputError` naming the columns
-    that exist where one that was asked for does not.
-    """
-
-    def __init__(
-        self,
-        names: Sequence[str],
-        options: ReadOptions,
-        where: str,
-        convert: Callable[[Any], Any] = lambda value: value,
-    ) -> None:
-        self._options = options
-        self._convert = convert
-        asked = [*options.text_columns, *(options.metadata_columns or ())]
-        asked += [name for name in (options.id_column, options.vector_column) if name]
-        listed = ", ".join(names)
-        for name in asked:
-            if name not in names:
-                raise InvalidInputError(f"{where} has no column '{name}' (columns: {listed})")
-        self._texts = options.text_columns or tuple(n for n in TEXT_NAMES if n in names)[:1]
-        if not self._texts and len(names) == 1:
-            self._texts = (names[0],)
-        if not self._texts:
-            raise InvalidInputError(
-                f"{where} has no text column; name one with --text-column (columns: {listed})"
-            )
-        self._id = options.id_column or (ID_NAME if ID_NAME in names else None)
-
-    def document(self, values: Mapping[str, Any]) -> Document | str:
-        """The row as a document, or why it is none."""
-        parts = [values.get(name) for name in self._texts]
-        for name, part in zip(self._texts, parts, strict=True):
-            if isinstance(part, list | dict | bool):
-                return f"the text column '{name}' holds a {type(part).__name__}, not a text"
-        text = self._options.joiner.join(str(part) for part in parts if part not in (None, ""))
-        identity = values.get(self._id) if self._id else None
-        if isinstance(identity, list | dict | bool):
-            return f"the id column '{self._id}' holds a {type(identity).__name__}, not a text"
-        vector = None
-        if self._options.vector_column is not None:
-            vector = values.get(self._options.vector_column)
-            if isinstance(vector, str):
-                try:
-                    vector = json.loads(vector)
-                except (ValueError, RecursionError):
-                    return f"the vector column '{self._options.vector_column}' is no JSON list"
-        return Document(
-            text,
-            None if identity is None else str(identity),
-            self._metadata(values),
-            vector,
-        )
-
-    def _metadata(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        if self._options.metadata_columns is not None:
-            kept = [name for name in self._options.metadata_columns if name in values]
-        else:
-            used = {*self._texts, self._id, self._options.vector_column}
-            kept = [name for name in values if name not in used]
-        return {name: self._convert(values[name]) for name in kept}
+def _failing(error: Exception) -> Iterator[tuple[str, object]]:
+    raise error
+    yield
 
 
 _READERS: dict[str, Callable[[IO[str], Source, ReadOptions], Iterator[Item]]] = {
@@ -334,4 +251,12 @@ _READERS: dict[str, Callable[[IO[str], Source, ReadOptions], Iterator[Item]]] = 
     "table": _table,
     "jsonl": _jsonl,
     "json": _json,
+}
+
+_BINARY_READERS: dict[
+    str, Callable[[IO[bytes], Source, ReadOptions, OnBytes | None], Iterator[Item]]
+] = {
+    "parquet": parquet.read,
+    "html": html.read,
+    "pdf": pdf.read,
 }

@@ -1,9 +1,8 @@
-"""Finding files, opening them, and knowing their encoding."""
+"""Finding files, and opening them."""
 
 from __future__ import annotations
 
-import codecs
-import re
+import os
 import shutil
 import sys
 import tempfile
@@ -12,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from engine.errors import InvalidInputError
+from engine.text.patterns import PatternError, Patterns
 from engine.types import Refusal, SkipReason
 
 STDIN = "-"
@@ -23,22 +24,18 @@ SUFFIXES = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".json": "json",
+    ".parquet": "parquet",
+    ".html": "html",
+    ".htm": "html",
+    ".pdf": "pdf",
 }
 """The files attendex reads, and the reader of each."""
-_DETECT_BYTES = 1 << 20
-_USUAL = "cp1252"
-"""The encoding of most files that are not UTF-8; Latin-1's letters are the same in it."""
-_UNUSUAL = re.compile(rb"[\x81\x8d\x8f\x90\x9d]")
-"""Bytes that are no character in it."""
+GZIP = ".gz"
+"""The suffix that may follow any of them."""
+KNOWN = f"{', '.join(sorted(SUFFIXES))}, and {GZIP} of each"
+IGNORE_FILE = ".attendexignore"
+"""In a directory that is read: patterns of what is left out, written as in a .gitignore."""
 _ABSENT = "no such file or directory"
-_COPY_BYTES = 1 << 16
-_BOMS = (
-    (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF32_LE, "utf-32"),
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,44 +50,117 @@ class Source:
     def uri(self) -> str | None:
         return None if self.path is None else self.path.resolve().as_posix()
 
+    @property
+    def suffix(self) -> str | None:
+        """The suffix that tells what it holds, in small letters: that before `.gz`, if any."""
+        return None if self.path is None else _suffix(self.path)
 
-def find_sources(paths: Sequence[str]) -> tuple[list[Source], list[Refusal]]:
+
+def _suffix(path: Path) -> str:
+    suffix = path.suffix.lower()
+    return Path(path.stem).suffix.lower() if suffix == GZIP else suffix
+
+
+def find_sources(
+    paths: Sequence[str], *, glob: Sequence[str] = (), exclude: Sequence[str] = ()
+) -> tuple[list[Source], list[Refusal]]:
     """The files under `paths`, in a stable order, and what could not be found or read.
 
-    In a directory only files of known suffixes are taken, hidden ones are not.
+    In a directory only files of known suffixes are taken, hidden ones are not, and symbolic links
+    to directories are not followed. There, `glob` keeps only files that match one of its patterns,
+    and `exclude`, after the directory's own `IGNORE_FILE`, leaves out those that match; both are
+    written as in a .gitignore and see paths relative to the directory. What is named itself is
+    always taken. Raises `InvalidInputError` for a pattern of `glob` or `exclude` that is none.
     """
+    for name, patterns in (("glob", glob), ("exclude", exclude)):
+        try:
+            Patterns(patterns)
+        except PatternError as error:
+            raise InvalidInputError(f"{name} {error}") from None
     sources: list[Source] = []
     refusals: list[Refusal] = []
     for given in paths:
         if given == STDIN:
             sources.append(Source("stdin", None, 0))
             continue
+        path = Path(given)
         try:
-            found = _find(Path(given))
+            if path.is_dir():
+                found: list[Source | Refusal] = list(_in_directory(path, glob, exclude))
+            elif path.exists():
+                found = [_source(path)]
+            else:
+                found = [refused(given, _ABSENT)]
         except OSError as error:
-            refusals.append(refused(given, f"cannot be read ({error.strerror})"))
-            continue
-        sources += found
+            found = [refused(given, f"cannot be read ({error.strerror})")]
+        except PatternError as error:
+            found = [refused(f"{path.as_posix()}/{IGNORE_FILE}", str(error))]
         if not found:
-            known = ", ".join(sorted(SUFFIXES))
-            empty = Path(given).is_dir()
-            detail = f"holds no file attendex reads ({known})" if empty else _ABSENT
-            refusals.append(refused(given, detail))
+            chosen = " and the patterns keep" if glob or exclude else ""
+            found = [refused(given, f"holds no file attendex reads{chosen} ({KNOWN})")]
+        sources += [one for one in found if isinstance(one, Source)]
+        refusals += [one for one in found if isinstance(one, Refusal)]
     return sources, refusals
 
 
-def _find(path: Path) -> list[Source]:
+def _source(path: Path) -> Source:
+    return Source(path.as_posix(), path, path.stat().st_size)
+
+
+def _in_directory(
+    root: Path, glob: Sequence[str], exclude: Sequence[str]
+) -> Iterator[Source | Refusal]:
+    """Raises `PatternError` where the directory's own patterns cannot be read."""
+    wanted = Patterns(glob)
+    unwanted = Patterns([*_own_patterns(root), *exclude])
+    files, faults = _walk(root, unwanted)
+    yield from faults
+    for path in sorted(files):
+        if not glob or wanted.match(path.relative_to(root).as_posix()):
+            try:
+                yield _source(path)
+            except OSError as error:
+                yield refused(path.as_posix(), f"cannot be read ({error.strerror})")
+
+
+def _own_patterns(root: Path) -> list[str]:
+    path = root / IGNORE_FILE
     if not path.exists():
         return []
-    found = sorted(_walk(path)) if path.is_dir() else [path]
-    return [Source(p.as_posix(), p, p.stat().st_size) for p in found]
+    try:
+        return path.read_text(encoding="utf-8-sig").splitlines()
+    except OSError as error:
+        raise PatternError(f"cannot be read ({error.strerror})") from None
+    except UnicodeError as error:
+        raise PatternError(f"is not UTF-8 ({error})") from None
 
 
-def _walk(directory: Path) -> Iterator[Path]:
-    for path in directory.rglob("*"):
-        hidden = any(part.startswith(".") for part in path.relative_to(directory).parts)
-        if not hidden and path.suffix.lower() in SUFFIXES and path.is_file():
-            yield path
+def _walk(root: Path, unwanted: Patterns) -> tuple[list[Path], list[Refusal]]:
+    """Files that may be taken, in no order, and directories that cannot be listed."""
+    files: list[Path] = []
+    faults: list[Refusal] = []
+    waiting = [root]
+    while waiting:
+        directory = waiting.pop()
+        try:
+            with os.scandir(directory) as entries:
+                found = [entry for entry in entries if not entry.name.startswith(".")]
+        except OSError as error:
+            faults.append(refused(directory.as_posix(), f"cannot be read ({error.strerror})"))
+            continue
+        for entry in found:
+            path = directory / entry.name
+            relative = path.relative_to(root).as_posix()
+            if entry.is_dir(follow_symlinks=False):
+                if not unwanted.match_all_in(relative):
+                    waiting.append(path)
+            elif _suffix(path) in SUFFIXES and not unwanted.match(relative):
+                try:
+                    if path.is_file():
+                        files.append(path)
+                except OSError as error:
+                    faults.append(refused(path.as_posix(), f"cannot be read ({error.strerror})"))
+    return files, sorted(faults, key=lambda fault: fault.where)
 
 
 def refused(where: str, detail: str) -> Refusal:
@@ -98,91 +168,29 @@ def refused(where: str, detail: str) -> Refusal:
     return Refusal(where, SkipReason.UNREADABLE, detail)
 
 
+def without_extra(where: str, library: str, extra: str) -> Refusal:
+    """A file whose library is not installed."""
+    return refused(where, f"needs {library}: pip install 'attendex[{extra}]'")
+
+
 def open_bytes(source: Source) -> IO[bytes]:
     """The source's bytes, seekable: standard input and pipes are spooled to a temporary file."""
     if source.path is None:
-        return _spooled(sys.stdin.buffer)
+        return spooled(sys.stdin.buffer)
     stream = source.path.open("rb")
     if stream.seekable():
         return stream
     with stream:
-        return _spooled(stream)
+        return spooled(stream)
 
 
-def _spooled(stream: IO[bytes]) -> IO[bytes]:
-    spool = tempfile.TemporaryFile()  # noqa: SIM115  (the caller closes it)
-    shutil.copyfileobj(stream, spool)
+def spooled(stream: IO[bytes]) -> IO[bytes]:
+    """A temporary file with what is left of a stream; the caller closes it."""
+    spool = tempfile.TemporaryFile()  # noqa: SIM115
+    try:
+        shutil.copyfileobj(stream, spool)
+    except BaseException:
+        spool.close()
+        raise
     spool.seek(0)
     return spool
-
-
-@dataclass(frozen=True, slots=True)
-class Encoding:
-    """A codec, its error handler, and a note for the user where the file is no plain UTF."""
-
-    name: str
-    errors: str = "strict"
-    note: str | None = None
-
-
-def detect_encoding(raw: IO[bytes]) -> Encoding:
-    """The encoding of seekable bytes, left at their start.
-
-    A byte order mark decides; then UTF-8, also where a few bytes of it are damaged (they stay
-    recognisable as surrogates, so that their rows can be refused); else the best guess.
-    """
-    head = raw.read(4)
-    raw.seek(0)
-    name = next((name for mark, name in _BOMS if head.startswith(mark)), None)
-    if name not in (None, "utf-8-sig"):
-        return Encoding(name)
-    valid, invalid = _count_utf8(raw)
-    raw.seek(0)
-    if not invalid:
-        return Encoding(name or "utf-8")
-    if name is not None or 3 * valid >= invalid:
-        note = f"holds {invalid} bytes that are not UTF-8"
-        return Encoding(name or "utf-8", "surrogateescape", note)
-    guess = _guess(_beyond_ascii(raw))
-    raw.seek(0)
-    return Encoding(guess, "replace", f"is not UTF-8; read as {guess}")
-
-
-def _beyond_ascii(raw: IO[bytes]) -> bytes:
-    """The first lines that hold more than ASCII: nothing else tells encodings apart."""
-    sample = bytearray()
-    while len(sample) < _DETECT_BYTES and (line := raw.readline(_DETECT_BYTES)):
-        if not line.isascii():
-            sample += line
-    return bytes(sample)
-
-
-def _guess(sample: bytes) -> str:
-    """The likeliest encoding: of a text mostly in ASCII letters the usual one, unless another
-    makes more of a known language of it."""
-    from charset_normalizer import from_bytes
-
-    matches = from_bytes(sample)
-    best = matches.best()
-    if best is None:
-        return _USUAL
-    latin = len(re.findall(rb"[A-Za-z]", sample)) >= len(re.findall(rb"[\x80-\xff]", sample))
-    if latin and not _UNUSUAL.search(sample):
-        known = max((m.coherence for m in matches if _USUAL in m.could_be_from_charset), default=0)
-        if best.coherence <= known:
-            return _USUAL
-    return best.encoding
-
-
-def _count_utf8(raw: IO[bytes]) -> tuple[int, int]:
-    """Well-formed characters beyond ASCII, and bytes that are not UTF-8."""
-    decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
-    valid = invalid = 0
-    while block := raw.read(_COPY_BYTES):
-        text = decoder.decode(block)
-        if not text.isascii():
-            damaged = sum("\udc80" <= c <= "\udcff" for c in text)
-            valid += sum(c > "\x7f" for c in text) - damaged
-            invalid += damaged
-    invalid += len(decoder.decode(b"", final=True))
-    return valid, invalid
