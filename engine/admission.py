@@ -17,6 +17,7 @@ from engine.text import unicode
 from engine.types import Document, Float32Array, Incoming, Refusal, SkipReason
 
 METADATA_DEPTH = 64
+_PLAIN = (str, int, float, bool, type(None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,8 @@ def _plain_metadata(metadata: object) -> dict[str, Any] | str:
         return "holds a lone surrogate"
     except (TypeError, ValueError, RecursionError) as error:
         return f"cannot be written as JSON ({error})"
+    if all(type(name) is str and type(v) in _PLAIN for name, v in metadata.items()):
+        return dict(metadata)
     plain: dict[str, Any] = json.loads(written)
     if _depth(plain, METADATA_DEPTH) > METADATA_DEPTH:
         return f"is nested more than {METADATA_DEPTH} levels deep"

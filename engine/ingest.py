@@ -41,6 +41,8 @@ from engine.types import (
 BATCH = 1024
 CHARACTERS = 1 << 20
 """A batch is at most this many rows, or about this many characters of text."""
+ROW_COST = 4
+"""How many rows with their own vector count as one to embed."""
 EXAMPLES = 5
 STAGES = ("reading", "embedding", "writing")
 UNKNOWN_ROW = 0
@@ -145,18 +147,20 @@ class Ingest:
         return self._tally.report(time.perf_counter() - self._started)
 
     def _batches(self, items: Iterable[Item]) -> Iterator[list[Item]]:
-        """Up to BATCH items, or CHARACTERS of text, at a time."""
+        """Up to BATCH rows to embed, ROW_COST times as many others, or CHARACTERS of text."""
         batch: list[Item] = []
-        characters = 0
+        rows = characters = 0
         waiting = time.perf_counter()
         for item in items:
             batch.append(item)
+            rows += 1
             if isinstance(item, Incoming):
                 characters += _length(item)
-            if len(batch) >= BATCH or characters >= CHARACTERS:
+                rows += ROW_COST - 1 if _is_to_embed(item) else 0
+            if rows >= BATCH * ROW_COST or characters >= CHARACTERS:
                 self._tally.seconds["reading"] += time.perf_counter() - waiting
                 yield batch
-                batch, characters = [], 0
+                batch, rows, characters = [], 0, 0
                 waiting = time.perf_counter()
         self._tally.seconds["reading"] += time.perf_counter() - waiting
         if batch:
@@ -344,6 +348,10 @@ class Ingest:
 def _tell(on_progress: Callable[[Progress], None] | None, now: Progress) -> None:
     if on_progress is not None:
         on_progress(now)
+
+
+def _is_to_embed(item: Incoming) -> bool:
+    return getattr(item.document, "vector", None) is None
 
 
 def _length(item: Incoming) -> int:

@@ -40,9 +40,12 @@ _PAGE_BYTES = 16_384
 _WRITE = "attendex_write"
 
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
 def dump_json(value: object) -> str:
     """JSON as the store writes it: readable, strict (NaN is refused with ValueError)."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return _ENCODER.encode(value)
 
 
 def open_engine(path: Path, *, read_only: bool = False) -> sa.Engine:

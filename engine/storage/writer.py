@@ -9,6 +9,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from engine import vectors
+from engine.storage import database
 from engine.storage.records import NewDocument, NewPassage
 from engine.storage.schema import documents, fields, generation, passages, sources, tombstones
 from engine.storage.view import View, in_list, rows_in
@@ -42,7 +43,7 @@ class Writer:
         for document in batch:
             row: dict[str, Any] = {
                 "source_id": self._source(document.source),
-                "metadata": dict(document.metadata),
+                "metadata": document.metadata,
             }
             if document.key in known:
                 row_id = known[document.key].row_id
@@ -57,20 +58,32 @@ class Writer:
             if document.key in known:
                 updates.append(row | {"row_id": row_id})
             else:
-                inserts.append(row | {"id": row_id, "key": document.key})
+                written = database.dump_json(document.metadata)
+                inserts.append(row | {"id": row_id, "key": document.key, "metadata": written})
             new_passages += self._passage_rows(row_id, document.passages)
-        if inserts:
-            self._connection.execute(sa.insert(documents), inserts)
+        self._insert(documents, inserts)
         for rows in filter(None, (updates, labels)):
             by_id = documents.c.id == sa.bindparam("row_id")
             self._connection.execute(sa.update(documents).where(by_id), rows)
-        if new_passages:
-            self._connection.execute(sa.insert(passages), new_passages)
+        self._insert(passages, new_passages)
         self._documents += len(inserts)
         self._passages += len(new_passages)
         self._register_fields(batch)
         self._changed = True
         return row_ids
+
+    def _insert(self, table: sa.Table, rows: list[dict[str, Any]]) -> None:
+        """Insert rows by the driver's own executemany: half the time of the compiled statement's,
+        which converts every value of every row on its way."""
+        if not rows:
+            return
+        names = list(rows[0])
+        statement = sa.insert(table).values({name: sa.bindparam(name) for name in names})
+        compiled = statement.compile(self._connection)
+        order = compiled.positiontup or names
+        self._connection.exec_driver_sql(
+            str(compiled), [tuple(row[name] for name in order) for row in rows]
+        )
 
     def delete(self, row_ids: Sequence[int]) -> int:
         """Delete documents and their passages; returns how many documents went."""
