@@ -395,6 +395,50 @@ def test_a_source_that_ends_twice_keeps_its_rows(engine: Engine) -> None:
     assert engine.ingest([rows[0], end]).removed == 2
 
 
+def of(source: str, *keys: str, text: str = "text") -> list[Item]:
+    return [Incoming(f"{source}:{key}", Document(f"{text} {key}", id=key), source) for key in keys]
+
+
+def test_a_document_that_moved_belongs_to_its_new_file(engine: Engine) -> None:
+    engine.ingest([*of("/f", "a", "b"), EndOfSource("/f")])
+    assert engine.ingest([*of("/g", "a"), EndOfSource("/g")]).unchanged == 1
+    assert engine.ingest([EndOfSource("/f")]).removed == 1
+    assert [d.source for d in engine.get(["a"])] == ["/g"]
+
+
+def test_nothing_vanishes_from_a_file_with_faults(engine: Engine) -> None:
+    engine.ingest([*of("/f", "a", "b"), EndOfSource("/f")])
+    assert engine.ingest([*of("/f", "a"), EndOfSource("/f", complete=False)]).removed == 0
+    bad = Incoming("/f:3", Document("x\ud800", id="b"), "/f")
+    assert engine.ingest([*of("/f", "a"), bad, EndOfSource("/f")]).removed == 0
+    blank = Incoming("/f:3", Document(" ", id="b"), "/f")
+    assert engine.ingest([*of("/f", "a"), blank, EndOfSource("/f")]).removed == 1
+
+
+def test_the_same_id_in_a_later_batch_replaces(
+    engine: Engine, words: WordEmbedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch in flight is seen by the one that is prepared meanwhile."""
+    monkeypatch.setattr("engine.ingest.BATCH", 1)
+    documents = [
+        Document("one", id="a"),
+        Document("one", id="b"),
+        Document("two", id="a"),
+        Document("two", id="a"),
+        Document("one", id="a", metadata={"n": 1}),
+        Document("one", id="a", metadata={"n": 2}),
+    ]
+    report = engine.add(documents)
+    assert (report.added, report.replaced, report.unchanged) == (2, 3, 1)
+    assert words.embedded == ["one", "two"]
+    assert [(d.text, d.metadata) for d in engine.get(["a", "b"])] == [
+        ("one", {"n": 2}),
+        ("one", {}),
+    ]
+    assert engine.stats().passages == 2
+    assert engine.verify().problems == ()
+
+
 def test_interrupted_sources_are_pending(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.ingest.BATCH", 2)
 
@@ -571,6 +615,26 @@ def test_long_texts_are_found_by_their_best_passage(tmp_path: Path) -> None:
         assert [sorted(ids(one)) for one in many] == [["long", "short"]] * 2
         engine.delete(["long"])
         assert engine.stats().passages == 1
+
+
+def test_a_document_grows_and_shrinks(tmp_path: Path) -> None:
+    long = "one two three four. " * 8
+    with Engine.create(tmp_path / "s", model=WordEmbedder(max_tokens=8)) as engine:
+        for text in ("short", long, "short again", long + "end", "short"):
+            engine.add([Document(text, id="a")])
+            assert engine.get(["a"])[0].text == text
+            assert engine.stats().documents == 1
+        assert engine.stats().passages == 1
+        assert engine.verify().problems == ()
+
+
+@pytest.mark.parametrize("rerank", [False, True])
+def test_k_documents_are_found_behind_many_passages_of_one(tmp_path: Path, rerank: bool) -> None:
+    with Engine.create(tmp_path / "s", model=WordEmbedder(max_tokens=4)) as engine:
+        engine.add([Document("red red red blue. " * 100, id="many"), Document("red pear", id="b")])
+        assert engine.stats().passages > 60
+        for k in (2, 3):
+            assert ids(engine.search("red blue", k=k, rerank=rerank)) == ["many", "b"]
 
 
 def test_texts_that_differ_only_past_the_window_differ(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, cast
 
@@ -145,6 +146,59 @@ def test_the_proof_takes_more_candidates_when_float32_cannot_decide() -> None:
     found = contract.exact_top(index, base[0], 10, Metric.IP)
     assert_same(found, twin(ids, rows, base[0], 10, Metric.IP))
     assert asked == [26, 104, 416]
+
+
+class Perturbed(FlatIndex):
+    """Answers with float32 scores as wrong as the bound allows."""
+
+    perturbation: Any = None
+
+    def nearest(self, query: Float32Array, k: int, keep: Any) -> Any:
+        scores = self.vectors.astype(np.float64) @ query + self.perturbation
+        positions = np.argsort(-scores, kind="stable")[:k]
+        return scores[positions].astype(np.float32), positions
+
+
+def test_the_bound_is_taken_twice() -> None:
+    """The best row lies .59 E under the seventeen that are found, whose last is 1.29 E below the
+    first: the first may be E too high and the best E too low."""
+    query = np.array([1, 0], np.float32)
+    error = vectors.float32_error(2, 1.0, 1.0)
+    units = [0.0, *[-0.3] * 16, 0.4, *[-1000.0] * 100]
+    rows = np.array([[unit * error, 0.0] for unit in units], np.float32)
+    rows[-1] = (-1, 0)
+    index = Perturbed.build([(np.arange(len(rows)), rows)], 2)
+    assert index.longest == 1.0
+    index.perturbation = np.zeros(len(rows))
+    index.perturbation[0] = 0.99 * error
+    index.perturbation[17] = -0.99 * error
+    found = contract.exact_top(index, query, 1, Metric.IP)
+    assert found.ids.tolist() == [17]
+
+
+def test_the_error_bound_knows_underflow_and_lengths() -> None:
+    assert vectors.float32_error(8, 1e-30, 1e-30) >= 8 * 2.0**-126
+    assert vectors.float32_error(384, 2.0, 3.0) >= 384 * 2.0**-24 * 6
+    long, short = np.full((1, 2), 5, np.float32), np.ones((1, 2), np.float32)
+    index = FlatIndex.build([(np.array([1]), long), (np.array([2]), short)], 2)
+    assert index.longest == pytest.approx(math.sqrt(50))
+
+
+def test_fewer_kept_than_asked_is_fewer() -> None:
+    ids, rows = collection(40, Metric.COSINE)
+    index = FlatIndex.build([(ids, rows)], DIMENSION)
+    keep = np.zeros(40, np.bool_)
+    keep[[3, 9]] = True
+    scores, positions = index.nearest(rows[3], 5, keep)
+    assert positions.tolist() == [3, 9]
+    assert len(scores) == 2
+
+
+def test_cosine_is_never_above_one() -> None:
+    rows = vectors.unit_rows(np.random.default_rng(2).standard_normal((500, 7)).astype(np.float32))
+    own = [vectors.similarities(row[None], row, Metric.COSINE)[0] for row in rows]
+    assert max(own) == 1.0
+    assert max(vectors.similarities(row[None], row, Metric.IP)[0] for row in rows) > 1.0
 
 
 def test_overflowing_products_fall_back_to_the_full_scan() -> None:

@@ -29,7 +29,7 @@ from engine.errors import (
 )
 from engine.files import WriterLock
 from engine.storage import database, schema
-from engine.storage.store import Store
+from engine.storage.store import Store, create_store
 from tests.words import WordEmbedder
 
 
@@ -312,3 +312,80 @@ def test_a_closed_engine_says_so(engine: Engine) -> None:
     ):
         with pytest.raises(StorageError, match="was closed"):
             use()
+
+
+@pytest.mark.parametrize(
+    "name", ["a b", "100%", "a%20b", "what?mode=ro", "#1", "ベクターストア", "é"]
+)
+def test_any_name_of_a_directory(tmp_path: Path, name: str, words: WordEmbedder) -> None:
+    with Engine.create(tmp_path / name, model=words) as made:
+        made.add([Document("a dog", id="dog")])
+        made.rebuild()
+    assert (tmp_path / name / "store.db").is_file()
+    with Engine.open(str(tmp_path / name), model=words) as opened:
+        assert [hit.id for hit in opened.search("dog").hits] == ["dog"]
+
+
+def test_creation_never_replaces_a_store(engine: Engine, tmp_path: Path) -> None:
+    engine.add([Document("a dog", id="dog")])
+    store = Store(tmp_path / "s")
+    with pytest.raises(StoreExistsError):
+        create_store(tmp_path / "s", store.settings)
+    store.close()
+    assert engine.get(["dog"])[0].text == "a dog"
+
+
+def test_a_read_only_connection_cannot_write(engine: Engine, tmp_path: Path) -> None:
+    store = Store(tmp_path / "s", read_only=True)
+    with pytest.raises(StorageError, match="cannot be written"):
+        store.rename_model("other")
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "advice"),
+    [
+        (sqlite3.SQLITE_BUSY, LockedError, "try again"),
+        (sqlite3.SQLITE_LOCKED, LockedError, "try again"),
+        (sqlite3.SQLITE_CORRUPT, CorruptionError, "restore"),
+        (sqlite3.SQLITE_NOTADB, CorruptionError, "restore"),
+        (sqlite3.SQLITE_FULL, StorageError, "no space left"),
+        (sqlite3.SQLITE_READONLY, StorageError, "cannot be written"),
+        (sqlite3.SQLITE_CANTOPEN, StorageError, "cannot be written"),
+        (sqlite3.SQLITE_IOERR, StorageError, "is the disk full"),
+        (sqlite3.SQLITE_IOERR | (3 << 8), StorageError, "is the disk full"),
+        (sqlite3.SQLITE_ERROR, StorageError, "failed"),
+    ],
+)
+def test_faults_of_sqlite_are_named(code: int, kind: type[StorageError], advice: str) -> None:
+    fault = sqlite3.OperationalError("cause")
+    fault.sqlite_errorcode = code
+    with pytest.raises(StorageError, match=advice) as error, database.translated(Path("here")):
+        raise fault
+    assert type(error.value) is kind
+    assert "here" in str(error.value)
+
+
+def test_a_writer_that_will_not_wait(tmp_path: Path) -> None:
+    lock = WriterLock(tmp_path)
+    refused: list[BaseException] = []
+
+    def try_once() -> None:
+        try:
+            with lock.held(wait=0):
+                pass
+        except LockedError as error:
+            refused.append(error)
+
+    with lock.held():
+        assert (tmp_path / "writer.pid").read_text() == str(os.getpid())
+        thread = threading.Thread(target=try_once)
+        thread.start()
+        thread.join(timeout=10)
+        assert len(refused) == 1
+    assert not (tmp_path / "writer.pid").exists()
+    with (
+        pytest.raises(StorageError, match="cannot be written"),
+        WriterLock(tmp_path / "writer.lock").held(),
+    ):
+        pass

@@ -17,6 +17,7 @@ from engine import Document, Engine
 from engine import upkeep as upkeep_module
 from engine.errors import CorruptionError
 from engine.files import publish, sha256_file
+from engine.storage.store import Store
 from tests.words import WordEmbedder
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -54,6 +55,54 @@ def test_published_while_a_long_add_runs(
     )
     assert seen == [0, 0, 300, 300, 300, 300, 700, 700, 700, 700]
     assert (engine.stats().indexed, engine.stats().delta) == (1000, 0)
+
+
+def test_published_after_deletions_and_at_the_end_of_an_add(engine: Engine) -> None:
+    engine.add([Document(f"text {i}", id=str(i)) for i in range(1000)])
+    assert engine.stats().indexed == 1000
+    engine.add([f"later {i}" for i in range(300)])
+    assert engine.stats().indexed == 1300
+    engine.delete([str(i) for i in range(300)])
+    engine.add(["one more"])
+    stats = engine.stats()
+    assert (stats.indexed, stats.delta, stats.dead) == (1001, 0, 0)
+
+
+def test_a_deletion_and_then_a_publication(engine: Engine) -> None:
+    engine.add([Document("one", id="1"), Document("two", id="2")])
+    engine.delete(["1"])
+    engine.rebuild()
+    assert (engine.stats().indexed, engine.stats().dead) == (1, 0)
+
+
+def test_what_is_deleted_while_an_index_is_written_stays_deleted(
+    engine: Engine, tmp_path: Path
+) -> None:
+    engine.add([Document("one", id="1"), Document("two", id="2")])
+    engine.rebuild()
+    store = Store(tmp_path / "s")
+    with store.reading() as view:
+        published = view.state().published
+    assert published is not None
+    engine.delete(["1"])
+    store.set_published(published)
+    assert [hit.id for hit in engine.search("one two").hits] == ["2"]
+    with Engine.open(tmp_path / "s", model=WordEmbedder()) as fresh:
+        assert [hit.id for hit in fresh.search("one two").hits] == ["2"]
+    store.close()
+
+
+def test_an_older_view_is_answered_of_its_own_time(engine: Engine, tmp_path: Path) -> None:
+    store = Store(tmp_path / "s")
+    keeper = upkeep_module.IndexKeeper(store)
+    engine.add([Document("one", id="1")])
+    with store.reading() as older:
+        assert older.state().number == 1
+        engine.add([Document("two", id="2")])
+        with store.reading() as newer:
+            assert keeper.snapshot(newer).last_id == 2
+        assert keeper.snapshot(older).last_id == 1
+    store.close()
 
 
 def test_another_engine_sees_a_commit_at_its_next_search(engine: Engine, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import faiss
 import numpy as np
@@ -33,7 +33,7 @@ class FlatIndex:
         self.vectors.flags.writeable = False
 
     @classmethod
-    def build(cls, blocks: Iterable[tuple[IdArray, Float32Array]], dimension: int) -> FlatIndex:
+    def build(cls, blocks: Iterable[tuple[IdArray, Float32Array]], dimension: int) -> Self:
         """An index of the blocks' rows; ids must ascend through all of them."""
         native = faiss.IndexIDMap(faiss.IndexFlatIP(dimension))
         longest = 0.0
@@ -44,7 +44,7 @@ class FlatIndex:
         return cls(native, longest)
 
     @classmethod
-    def load(cls, path: Path, longest: float) -> FlatIndex:
+    def load(cls, path: Path, longest: float) -> Self:
         """The index in a file, memory-mapped. Check the file's checksum first.
 
         `longest` is the greatest length of a row, known since it was built.
