@@ -153,9 +153,10 @@ class Console:
             ("truncated", report.truncated),
         )
         parts = ", ".join(f"{n:,} {name}" for name, n in counted if n)
-        line = f"{report.documents:,} documents in {report.seconds:.1f} s ({rate:,.0f}/s)"
+        line = f"{_count(report.documents, 'document')} in {report.seconds:.1f} s ({rate:,.0f}/s)"
         print(f"{line}: {parts or 'nothing to do'}")
-        print(f"{report.embedded:,} texts embedded ({report.tokens:,} tokens) -> {store}")
+        embedded = _count(report.embedded, "text")
+        print(f"{embedded} embedded ({_count(report.tokens, 'token')}) -> {store}")
 
     def values(self, values: Mapping[str, Any]) -> None:
         """A few named facts."""
@@ -264,6 +265,10 @@ def _hit_fields(hit: Hit) -> dict[str, Any]:
         "end": hit.end,
         "metadata": dict(hit.metadata),
     }
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _json(value: object) -> str:
