@@ -21,6 +21,7 @@ from engine.models import ModelSource
 from engine.settings import DEFAULT_K, DEFAULT_MODEL, IndexSpec
 from engine.storage.store import Store
 from engine.storage.where import Filter, as_filter
+from engine.text import unicode
 from engine.types import (
     AddReport,
     Document,
@@ -398,4 +399,6 @@ def _texts(values: object, what: str) -> list[str]:
     for value in listed:
         if not isinstance(value, str):
             raise InvalidInputError(f"{what} must be texts, not {value!r}")
+        if fault := unicode.fault(value):
+            raise InvalidInputError(f"{what}: {value!r} cannot be used, {fault}")
     return listed

@@ -11,7 +11,17 @@ from pathlib import Path
 
 
 class EngineError(Exception):
-    """Base of every error attendex raises on purpose."""
+    """Base of every error attendex raises on purpose. Errors survive pickling with their facts."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuilt, (type(self), self.args, self.__dict__)
+
+
+def _rebuilt(kind: type[EngineError], args: tuple[object, ...], facts: dict[str, object]) -> object:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(facts)
+    return error
 
 
 class InvalidInputError(EngineError, ValueError):

@@ -12,6 +12,7 @@ from queue import Full, Queue
 from threading import Event, Thread
 
 from engine.errors import InvalidInputError
+from engine.text import unicode
 from engine.text.readers import Note, ReadOptions, Row, read
 from engine.text.sources import Source, find_sources, refused
 from engine.types import EndOfSource, Incoming, Item, Refusal
@@ -42,6 +43,8 @@ class Intake:
     ) -> None:
         self._options = ReadOptions() if options is None else options
         found, refusals = find_sources(paths, glob=glob, exclude=exclude)
+        refusals += [_unnamable(source) for source in found if not _is_utf8(source.name)]
+        found = [source for source in found if _is_utf8(source.name)]
         once = {source.uri or source.name: source for source in reversed(found)}
         self._sources = [_named(source, base) for source in reversed(once.values())]
         self._total = sum(source.size for source in self._sources)
@@ -95,6 +98,15 @@ class Intake:
 
     def _at(self, position: int) -> None:
         self._within = position
+
+
+def _is_utf8(name: str) -> bool:
+    return unicode.fault(name) is None
+
+
+def _unnamable(source: Source) -> Refusal:
+    shown = os.fsencode(source.name).decode("utf-8", "backslashreplace")
+    return refused(shown, "its name is not UTF-8; rename it")
 
 
 def _named(source: Source, base: Path) -> Source:

@@ -33,7 +33,7 @@ def create(
             model=embedder.name,
             custom=models.is_custom,
             fingerprint=embedder.fingerprint,
-            dimension=embedder.dimension,
+            dimension=int(embedder.dimension),
             metric=spec.metric,
             kind=spec.kind,
             store_id=new_store_id(),

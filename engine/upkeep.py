@@ -124,6 +124,7 @@ class IndexKeeper:
         """Put a damaged index file back, unless somebody is writing: then at another time."""
         if not self._damaged or self._store.read_only:
             return
+        self._damaged = False
         with suppress(EngineError, OSError), self._store.lock.held(wait=0):
             self.publish()
 
@@ -133,7 +134,9 @@ class IndexKeeper:
         if published is None:
             return []
         if fault := self._fault(published):
-            return [fault]
+            with self._store.reading() as latest:
+                replaced = latest.state().published != published
+            return [] if replaced else [fault]
         path = self._directory / published.file
         try:
             index = FlatIndex.load(path, published.longest)

@@ -28,7 +28,7 @@ def _as_numbers(values: object, where: str) -> Float32Array:
             raise TypeError(f"they are of type {array.dtype}")
         with np.errstate(over="ignore"):
             return np.ascontiguousarray(array, dtype=np.float32)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidInputError(f"{where} cannot be read as numbers: {error}") from None
 
 

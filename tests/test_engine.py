@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -385,6 +386,22 @@ def test_prune_removes_what_is_gone_from_the_root_alone(
         assert engine.stats().sources == 5
         assert engine.search("text of ab", k=1).hits[0].id == "ab/f.txt:1"
         assert engine.verify().problems == ()
+
+
+def test_a_file_whose_name_is_no_text(tmp_path: Path, words: WordEmbedder) -> None:
+    odd = os.fsencode(tmp_path) + b"/caf\xe9.txt"
+    with open(odd, "wb") as handle:
+        handle.write(b"one\n")
+    (tmp_path / "good.txt").write_text("two\n")
+    with Engine.create(tmp_path / "s", model=words) as engine:
+        report = engine.add_files([str(tmp_path)])
+        assert (report.added, report.failed) == (1, 1)
+        assert (
+            str(report.refusals[0]) == f"{tmp_path}/caf\\xe9.txt: its name is not UTF-8; rename it"
+        )
+        for call in (engine.get, engine.delete):
+            with pytest.raises(InvalidInputError, match="not UTF-8"):
+                call([os.fsdecode(b"\xff")])
 
 
 def test_a_source_that_ends_twice_keeps_its_rows(engine: Engine) -> None:

@@ -211,6 +211,26 @@ def test_overflowing_products_fall_back_to_the_full_scan() -> None:
     )
 
 
+def test_partial_sums_that_overflow_hide_no_row() -> None:
+    """FAISS's own sum of the best row passes through -inf, and the row is missing from its list."""
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((200, 3)).astype(np.float32)
+    rows[0] = (0, 1e15, 0)
+    rows[1] = (1e19, 1.01e19, 0)
+    query = np.array([-1e20, 1e20, 0], np.float32)
+    index = FlatIndex.build([(np.arange(200), rows)], 3)
+    found = contract.exact_top(index, query, 1, Metric.IP)
+    assert found.ids.tolist() == [1]
+
+
+def test_the_callers_autocast_does_not_reach_the_scorer() -> None:
+    ids, rows = collection(300, Metric.COSINE, d=64)
+    index = FlatIndex.build([(ids, rows)], 64)
+    with torch.autocast("cpu", torch.bfloat16):
+        ((scores, positions),) = scorer.nearest_many(index, rows[:1], 5, None)
+    np.testing.assert_allclose(scores, rows[positions] @ rows[0], atol=1e-6)
+
+
 @pytest.mark.parametrize("metric", list(Metric))
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.9, 1.0])
 @pytest.mark.parametrize("many", [False, True], ids=["faiss", "torch"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import sqlite3
 import subprocess
 import sys
@@ -21,7 +22,9 @@ from alembic.script import ScriptDirectory
 from engine import Document, Engine
 from engine.errors import (
     CorruptionError,
+    DimensionError,
     LockedError,
+    ModelMismatchError,
     SchemaVersionError,
     StorageError,
     StoreExistsError,
@@ -389,3 +392,59 @@ def test_a_writer_that_will_not_wait(tmp_path: Path) -> None:
         WriterLock(tmp_path / "writer.lock").held(),
     ):
         pass
+
+
+def test_threads_make_different_stores(tmp_path: Path) -> None:
+    faults: list[BaseException] = []
+
+    def make(number: int) -> None:
+        try:
+            with Engine.create(tmp_path / str(number), model=WordEmbedder()) as made:
+                made.add([f"text {number}"])
+        except BaseException as fault:
+            faults.append(fault)
+
+    threads = [threading.Thread(target=make, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert faults == []
+    for number in range(4):
+        with Engine.open(tmp_path / str(number), model=WordEmbedder()) as opened:
+            assert opened.search("text").hits[0].text == f"text {number}"
+
+
+def test_a_relative_path_stays_where_it_was(
+    tmp_path: Path, words: WordEmbedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    with Engine.create("s", model=words) as made:
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        made.add([f"text {i}" for i in range(300)])
+        made.rebuild()
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    assert len(list((tmp_path / "s" / "index").iterdir())) == 1
+
+
+def test_a_creation_killed_half_way_is_no_obstacle(tmp_path: Path, words: WordEmbedder) -> None:
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / ".store.db.123.456").write_bytes(b"half")
+    with Engine.create(tmp_path / "s", model=words) as made:
+        assert made.add(["a"]).added == 1
+    assert (tmp_path / "s" / ".store.db.123.456").exists()
+
+
+def test_errors_survive_pickling() -> None:
+    for error in (
+        LockedError(Path("s"), pid=7, waited=5.0),
+        SchemaVersionError("old", found="1", expected="2"),
+        StoreNotFoundError(Path("s")),
+        DimensionError(expected=3, actual=4),
+        ModelMismatchError(store_model="a", given_model="b"),
+    ):
+        again = pickle.loads(pickle.dumps(error))
+        assert type(again) is type(error)
+        assert str(again) == str(error)
+        assert vars(again) == vars(error)

@@ -82,7 +82,7 @@ def exact_top(
     length = float(np.linalg.norm(query.astype(np.float64)))
     error = vectors.float32_error(len(query), length, index.longest)
     wanted = k + SLACK
-    while wanted * _SCAN_SHARE < kept and error < _FLOAT32_MAX:
+    while wanted * _SCAN_SHARE < kept and length * index.longest < _FLOAT32_MAX:
         scores, positions = first or index.nearest(query, wanted, keep)
         first = None
         if not np.isfinite(scores).all():

@@ -47,7 +47,7 @@ def nearest_many(
     wanted = torch.from_numpy(queries).to(on)
     best = torch.full((len(queries), k), -torch.inf, device=on)
     places = torch.full((len(queries), k), -1, dtype=torch.int64, device=on)
-    with torch.inference_mode():
+    with torch.inference_mode(), torch.autocast(on.type, enabled=False):
         for start in range(0, rows_total, step):
             stop = min(start + step, rows_total)
             rows = _shared(index.vectors[start:stop]).to(on)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
@@ -38,6 +39,8 @@ FILE_NAME = "store.db"
 BUSY_MILLISECONDS = 5_000
 _PAGE_BYTES = 16_384
 _WRITE = "attendex_write"
+_migrating = threading.Lock()
+"""Alembic's context is one for the whole process."""
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -157,7 +160,7 @@ def created(store: Path) -> Iterator[sa.Connection]:
     except OSError as error:
         raise StorageError(f"cannot make the store {store}: {error.strerror}") from error
 
-    temporary = store / f".{FILE_NAME}.{os.getpid()}"
+    temporary = store / f".{FILE_NAME}.{os.getpid()}.{threading.get_ident()}"
     temporary.unlink(missing_ok=True)
     try:
         with translated(store):
@@ -179,8 +182,8 @@ def created(store: Path) -> Iterator[sa.Connection]:
     except OSError as error:
         raise StorageError(f"cannot make the store {store}: {error.strerror}") from error
     finally:
-        for leftover in store.glob(f"{temporary.name}*"):
-            leftover.unlink(missing_ok=True)
+        for ending in ("", "-wal", "-shm", "-journal"):
+            temporary.with_name(temporary.name + ending).unlink(missing_ok=True)
 
 
 def check_schema(store: Path) -> str:
@@ -262,7 +265,8 @@ def _run_migrations(connection: sa.Connection) -> None:
     config.set_main_option("script_location", str(migrations_directory()).replace("%", "%%"))
     config.attributes["connection"] = connection
     try:
-        command.upgrade(config, "head")
+        with _migrating:
+            command.upgrade(config, "head")
     except (EngineError, DBAPIError):
         raise
     except Exception as error:  # a revision may fail in any way; the transaction rolls back

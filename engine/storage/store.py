@@ -42,7 +42,7 @@ def as_path(path: object) -> Path:
     """A store's path, or `InvalidInputError`."""
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if isinstance(text, str) and text and "\0" not in text:
-        return Path(text)
+        return Path(text).absolute()
     raise InvalidInputError(f"a store's path is a text or a Path, not {path!r}")
 
 
