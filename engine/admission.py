@@ -82,10 +82,7 @@ def _prepare_own_vectors(
     """Check and normalise the callers' vectors all at once, in place."""
     admitted = [v for n in own if isinstance(v := verdicts[n], Admitted)]
     matrix = np.stack([one.vector for one in admitted if one.vector is not None])
-    unusable = vectors.unusable_rows(matrix, metric)
-    usable = np.ones(len(matrix), np.bool_)
-    usable[list(unusable)] = False
-    matrix[usable] = vectors.prepare(matrix[usable], metric)
+    unusable = vectors.prepare_usable(matrix, metric)
     for row, (number, one) in enumerate(zip(own, admitted, strict=True)):
         if row in unusable:
             detail = f"{_named(one.key)} {unusable[row]}"

@@ -329,10 +329,7 @@ class Ingest:
         self._tally.seconds["embedding"] += time.perf_counter() - started
         self._tally.counts["embedded"] += len(missing)
         matrix = vectors.from_model(raw, len(missing), settings.dimension, embedder.name)
-        unusable = vectors.unusable_rows(matrix, settings.metric)
-        usable = np.ones(len(matrix), np.bool_)
-        usable[list(unusable)] = False
-        matrix[usable] = vectors.prepare(matrix[usable], settings.metric)
+        unusable = vectors.prepare_usable(matrix, settings.metric)
         for number, text in enumerate(missing):
             found[hashes[text]] = unusable.get(number, matrix[number])
         return found

@@ -5,11 +5,15 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from typing import TYPE_CHECKING
 
 from engine.embedding.base import Embedder
 from engine.errors import InvalidInputError, ModelMismatchError, ModelUnavailableError
 from engine.storage.records import StoreSettings
 from engine.storage.store import Store
+
+if TYPE_CHECKING:
+    from engine.embedding.locate import LocatedModel
 
 log = logging.getLogger("attendex")
 
@@ -37,6 +41,7 @@ class ModelSource:
         self._offline = offline
         self._expected = expected
         self._loaded: Embedder | None = None if isinstance(model, str) else model
+        self._found: tuple[LocatedModel, str] | None = None
         self._lock = threading.Lock()
 
     @property
@@ -49,12 +54,7 @@ class ModelSource:
         if not isinstance(self._model, str):
             self._check(self._model.name, self._model.fingerprint)
             return self._model.name
-        from engine.embedding.fingerprint import fingerprint
-        from engine.embedding.locate import locate
-
-        located = locate(self._model, offline=self._offline, on_notice=log.warning)
-        self._check(located.name, fingerprint(located.path))
-        return located.name
+        return self._find(self._model)[0].name
 
     def load(self) -> Embedder:
         """The model, ready to embed. Raises `ModelError`s."""
@@ -72,13 +72,20 @@ class ModelSource:
                 "open it with Engine.open(path, model=embedder)"
             )
         from engine.embedding import sentence_transformer
-        from engine.embedding.fingerprint import fingerprint
-        from engine.embedding.locate import locate
 
-        located = locate(name, offline=self._offline, on_notice=log.warning)
-        identity = fingerprint(located.path)
+        return sentence_transformer.load(*self._find(name))
+
+    def _find(self, name: str) -> tuple[LocatedModel, str]:
+        """The model's files and fingerprint, checked; hashed once, however often it is asked."""
+        if self._found is None:
+            from engine.embedding.fingerprint import fingerprint
+            from engine.embedding.locate import locate
+
+            located = locate(name, offline=self._offline, on_notice=log.warning)
+            self._found = located, fingerprint(located.path)
+        located, identity = self._found
         self._check(located.name, identity)
-        return sentence_transformer.load(located, identity)
+        return located, identity
 
     def _check(self, name: str, fingerprint: str) -> None:
         if self._expected is not None and fingerprint != self._expected.fingerprint:

@@ -59,9 +59,7 @@ def embed(embedder: Embedder, texts: Sequence[str], settings: StoreSettings) -> 
     plain = [unicode.composed(text) for text in texts]
     raw = embedder.embed_queries(plain)
     matrix = vectors.from_model(raw, len(plain), settings.dimension, embedder.name)
-    unusable = vectors.unusable_rows(matrix, settings.metric)
-    usable = [n for n in range(len(plain)) if n not in unusable]
-    matrix[usable] = vectors.prepare(matrix[usable], settings.metric)
+    unusable = vectors.prepare_usable(matrix, settings.metric)
     limit = embedder.max_tokens
     counts = [0] * len(plain) if limit is None else embedder.count_tokens(plain)
     queries: list[Query | str] = []

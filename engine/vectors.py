@@ -89,6 +89,15 @@ def prepare(matrix: Float32Array, metric: Metric) -> Float32Array:
     return unit_rows(matrix) if metric is Metric.COSINE else matrix
 
 
+def prepare_usable(matrix: Float32Array, metric: Metric) -> dict[int, str]:
+    """`prepare` the rows that can be compared, in place; returns why the others cannot be."""
+    unusable = unusable_rows(matrix, metric)
+    usable = np.ones(len(matrix), np.bool_)
+    usable[list(unusable)] = False
+    matrix[usable] = prepare(matrix[usable], metric)
+    return unusable
+
+
 def similarities(rows: Float32Array, query: Float32Array, metric: Metric) -> Float64Array:
     """Float64 inner products of (n, d) rows with a (d,) query -> (n,); cosine in [-1, 1].
 

@@ -43,7 +43,6 @@ class State:
     """The counters of one committed generation."""
 
     number: int
-    last_passage_id: int
     documents: int
     passages: int
     published: Published | None

@@ -60,7 +60,7 @@ class View:
     def state(self) -> State:
         row = self.connection.execute(sa.select(generation)).one()
         published = Published(**row.published) if row.published else None
-        return State(row.number, row.last_passage_id, row.documents, row.passages, published)
+        return State(row.number, row.documents, row.passages, published)
 
     def changes(self, *, after_passage: int, after_generation: int) -> Changes:
         """Passages appended after an id, and ids deleted after a generation."""
