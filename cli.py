@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import click
 
 from engine import __version__, console
-from engine.commands import asking, indexing, keeping
+from engine.commands import asking, indexing, keeping, moving
 from engine.errors import EngineError, InvalidInputError, LockedError, ModelMismatchError
 
 
@@ -44,6 +44,9 @@ for command in (
     keeping.delete,
     keeping.verify,
     keeping.rebuild,
+    moving.export,
+    moving.import_,
+    moving.backup,
     indexing.demo,
 ):
     cli.add_command(command)

@@ -6,59 +6,39 @@ Importing it is light: the model, FAISS and torch are loaded by the first call t
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from engine import opening, vectors
+from engine import opening
 from engine.embedding.base import Embedder
-from engine.errors import (
-    DocumentNotFoundError,
-    InvalidInputError,
-    StorageError,
-)
-from engine.models import ModelSource
+from engine.errors import DocumentNotFoundError, InvalidInputError
+from engine.session import text_list
 from engine.settings import DEFAULT_K, DEFAULT_MODEL, IndexSpec
-from engine.storage.store import Store
 from engine.storage.where import Filter, as_filter
-from engine.text import unicode
 from engine.types import (
-    AddReport,
-    Document,
     Explanation,
-    Item,
-    Progress,
-    PruneReport,
     SearchResult,
     Stats,
     StoredDocument,
     VerifyReport,
 )
+from engine.writing import Writing
 
 if TYPE_CHECKING:
     from engine.ranking.rerank import Reranker
     from engine.search import Query
-    from engine.text.readers import ReadOptions
-    from engine.upkeep import IndexKeeper
+    from engine.transfer import ExportFile
 
 Where = str | Mapping[str, Any] | None
 """A filter on metadata: an expression, or field -> value or list of values; None for none."""
 
 
-class Engine:
+class Engine(Writing):
     """An open store and the model that embedded it. Threads may share one.
 
     Use `Engine.create` for a new store, `Engine.open` for an existing one, and close it (or use
     it as a context manager).
     """
-
-    def __init__(self, store: Store, models: ModelSource, reranker: Reranker | None) -> None:
-        self._store = store
-        self._models = models
-        self._reranker = reranker
-        self._index: IndexKeeper | None = None
-        self._setup = threading.Lock()
-        self._closed = False
 
     @classmethod
     def create(
@@ -99,97 +79,24 @@ class Engine:
         """
         return cls(*opening.open_store(path, model, read_only=read_only, offline=offline), reranker)
 
-    def __enter__(self) -> Engine:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Release the database and the index; publishes nothing. A closed engine stays closed."""
-        self._closed = True
-        self._index = None
-        self._store.close()
-
-    def add(
-        self,
-        documents: Iterable[Document | str],
+    @classmethod
+    def create_for(
+        cls,
+        path: str | os.PathLike[str],
+        exported: ExportFile,
         *,
-        on_progress: Callable[[Progress], None] | None = None,
-    ) -> AddReport:
-        """Index documents (or plain texts), replacing those whose id exists.
+        offline: bool = False,
+        reranker: Reranker | None = None,
+    ) -> Engine:
+        """Make a new, empty store for the vectors of an export, as `engine.transfer` opens it.
 
-        The iterable is consumed batch by batch and never held whole; every batch is committed
-        with its vectors. A document that cannot be indexed is refused and named in the report,
-        and the others go in. Raises `LockedError` while another process writes, `ModelError`.
+        The model is the one the header names; it is neither looked for nor loaded. Raises
+        `InvalidInputError` for an export without vectors, `StoreExistsError`.
         """
-        from engine.ingest import from_documents
-
-        return self.ingest(from_documents(documents), on_progress=on_progress)
-
-    def add_files(
-        self,
-        paths: Sequence[str],
-        *,
-        options: ReadOptions | None = None,
-        glob: Sequence[str] = (),
-        exclude: Sequence[str] = (),
-        on_progress: Callable[[Progress], None] | None = None,
-    ) -> AddReport:
-        """Index files and directories, as `attendex index` does.
-
-        A file indexed again replaces what it held before. In directories `glob` and `exclude`
-        choose files by patterns written as in a .gitignore. Files and rows that cannot be read are
-        named in the report.
-        """
-        from engine.intake import Intake
-
-        intake = Intake(
-            _texts(paths, "paths"),
-            options,
-            base=self._store.path.parent,
-            glob=_texts(glob, "glob"),
-            exclude=_texts(exclude, "exclude"),
-        )
-        return self.ingest(intake, on_progress=on_progress, fraction=intake.fraction)
-
-    def ingest(
-        self,
-        items: Iterable[Item],
-        *,
-        on_progress: Callable[[Progress], None] | None = None,
-        fraction: Callable[[], float | None] = lambda: None,
-    ) -> AddReport:
-        """`add` for items that know their place and source, as the file readers give them.
-
-        `fraction` tells how much of the input was read, for progress.
-        """
-        from engine import upkeep
-        from engine.ingest import Ingest
-
-        self._check_writable()
-        with self._store.lock.held():
-            keeper = self._open_index()
-            work = Ingest(
-                self._store,
-                self._models.load,
-                lambda: keeper.publish_if_due(upkeep.SHARE_WHILE_WRITING),
-            )
-            report = work.run(items, on_progress=on_progress, fraction=fraction)
-            keeper.publish_if_due(upkeep.SHARE_WHEN_DONE)
-            return report
-
-    def prune(self, roots: Sequence[str], *, dry_run: bool = False) -> PruneReport:
-        """Remove the documents of files that are gone from the given files and directories.
-
-        With `dry_run` nothing is removed and the report says what would be. Sources elsewhere
-        are left alone.
-        """
-        from engine.pruning import prune
-
-        self._check_writable()
-        with self._store.lock.held():
-            return prune(self._store, _texts(roots, "roots"), dry_run=dry_run)
+        settings = exported.settings()
+        if settings is None:
+            raise InvalidInputError(f"{exported.path} has no vectors; make a store with a model")
+        return cls(*opening.create_with(path, settings, offline=offline), reranker)
 
     def get(self, ids: Sequence[str]) -> list[StoredDocument]:
         """The documents of the given ids, in that order.
@@ -197,19 +104,13 @@ class Engine:
         Raises `DocumentNotFoundError` naming those that do not exist.
         """
         self._check_open()
-        wanted = _texts(ids, "ids")
+        wanted = text_list(ids, "ids")
         with self._store.reading() as view:
             found = view.documents(wanted)
         missing = [id_ for id_ in wanted if id_ not in found]
         if missing:
             raise DocumentNotFoundError(missing)
         return [found[id_] for id_ in wanted]
-
-    def delete(self, ids: Sequence[str]) -> int:
-        """Delete documents; ids that do not exist are ignored. Returns how many were deleted."""
-        self._check_writable()
-        with self._store.lock.held():
-            return self._store.delete(_texts(ids, "ids"))
 
     def search(
         self,
@@ -250,30 +151,13 @@ class Engine:
 
         if isinstance(queries, str | bytes) or not isinstance(queries, Iterable):
             raise InvalidInputError("search_many takes a list of texts; use search for one")
-        texts = list(queries)
-        faults = {n: f for n, text in enumerate(texts) if (f := search.text_fault(text))}
-        usable = [text for n, text in enumerate(texts) if n not in faults]
         search.check_k(k)
         condition = as_filter(where)
         self._check_open()
-        asked: list[Query] = []
-        if usable:
-            embedded = search.embed(self._models.load(), usable, self._store.settings)
-            numbers = [n for n in range(len(texts)) if n not in faults]
-            for n, query in zip(numbers, embedded, strict=True):
-                if isinstance(query, str):
-                    faults[n] = query
-                else:
-                    asked.append(query)
-        answers = iter(self._answer(asked, k, condition, rerank, passages))
-        return [
-            SearchResult(
-                text if isinstance(text, str) else None, (), error=InvalidInputError(fault)
-            )
-            if (fault := faults.get(n))
-            else next(answers)
-            for n, text in enumerate(texts)
-        ]
+        asked = search.text_queries(list(queries), self._models.load, self._store.settings)
+        return search.answers(
+            asked, lambda some: self._answer(some, k, condition, rerank, passages)
+        )
 
     def search_vectors(
         self,
@@ -295,20 +179,10 @@ class Engine:
         search.check_k(k)
         condition = as_filter(where)
         self._check_open()
-        settings = self._store.settings
-        rows = vectors.as_matrix(matrix, settings.dimension, where="the query matrix")
-        faults = vectors.unusable_rows(rows, settings.metric)
-        usable = [n for n in range(len(rows)) if n not in faults]
-        prepared = vectors.prepare(rows[usable], settings.metric)
-        answers = iter(
-            self._answer([search.Query(row) for row in prepared], k, condition, rerank, passages)
+        asked = search.vector_queries(matrix, self._store.settings)
+        return search.answers(
+            asked, lambda some: self._answer(some, k, condition, rerank, passages)
         )
-        return [
-            SearchResult(None, (), error=InvalidInputError(f"query vector {n} {faults[n]}"))
-            if n in faults
-            else next(answers)
-            for n in range(len(rows))
-        ]
 
     def explain(self, a: str, b: str) -> Explanation:
         """Which words of `a`, read as a query, find an answer in which words of `b`.
@@ -337,11 +211,43 @@ class Engine:
             problems += self._open_index().problems(view)
         return VerifyReport(state.documents, state.passages, tuple(problems))
 
-    def rebuild(self) -> None:
-        """Make the index file anew from the database."""
-        self._check_writable()
-        with self._store.lock.held():
-            self._open_index().publish()
+    def export_file(
+        self,
+        path: str,
+        *,
+        format: str | None = None,
+        vectors: bool = True,
+        where: Where = None,
+        overwrite: bool = False,
+    ) -> int:
+        """Write all documents, or those of a filter, to a file; returns how many.
+
+        The format is that of the suffix: .jsonl, .jsonl.gz or .parquet, else `format`. With
+        `vectors`, `import_file` gives the same store back without embedding anything. Others may
+        write meanwhile: one generation is exported. Raises `InvalidInputError` where the file
+        exists, unless `overwrite`, `StorageError` where it cannot be written.
+        """
+        from engine import transfer
+
+        self._check_open()
+        return transfer.export(
+            self._store,
+            path,
+            format_=format,
+            vectors=vectors,
+            where=as_filter(where),
+            overwrite=overwrite,
+        )
+
+    def backup(self, path: str, *, overwrite: bool = False) -> None:
+        """Copy the database of one generation into one file, while others may write.
+
+        Put into an empty directory as `store.db` it is the same store. Errors as `export_file`.
+        """
+        from engine import transfer
+
+        self._check_open()
+        transfer.backup(self._store, path, overwrite=overwrite)
 
     def _answer(
         self, queries: list[Query], k: int, where: Filter | None, rerank: bool, passages: bool
@@ -349,8 +255,6 @@ class Engine:
         from engine import search
         from engine.upkeep import IndexReplaced
 
-        if not queries:
-            return []
         keeper = self._open_index()
         reranker = self._reranking() if rerank else None
         while True:
@@ -372,33 +276,3 @@ class Engine:
 
             self._reranker = AttentionReranker()
         return self._reranker
-
-    def _open_index(self) -> IndexKeeper:
-        with self._setup:
-            if self._index is None:
-                from engine.upkeep import IndexKeeper
-
-                self._index = IndexKeeper(self._store)
-            return self._index
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise StorageError(f"the store {self._store.path} was closed")
-
-    def _check_writable(self) -> None:
-        self._check_open()
-        if self._store.read_only:
-            raise StorageError(f"the store {self._store.path} was opened to be read only")
-
-
-def _texts(values: object, what: str) -> list[str]:
-    """A list of texts; one text alone is a mistake."""
-    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-        raise InvalidInputError(f"{what} must be a list of texts, not {values!r}")
-    listed = list(values)
-    for value in listed:
-        if not isinstance(value, str):
-            raise InvalidInputError(f"{what} must be texts, not {value!r}")
-        if fault := unicode.fault(value):
-            raise InvalidInputError(f"{what}: {value!r} cannot be used, {fault}")
-    return listed

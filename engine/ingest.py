@@ -20,14 +20,11 @@ import numpy as np
 from engine import vectors
 from engine.admission import Admitted, admit
 from engine.embedding.base import Embedder
-from engine.errors import InvalidInputError
-from engine.storage.database import dump_json
 from engine.storage.records import KnownDocument, NewDocument, NewPassage
 from engine.storage.store import Store
 from engine.text import chunking, unicode
 from engine.types import (
     AddReport,
-    Document,
     EndOfSource,
     Float32Array,
     IdArray,
@@ -47,15 +44,6 @@ EXAMPLES = 5
 STAGES = ("reading", "embedding", "writing")
 UNKNOWN_ROW = 0
 _OVERLAP_SHARE = 8
-
-
-def from_documents(documents: Iterable[Document | str]) -> Iterator[Item]:
-    """Documents or plain texts of a program, named by their place in the iterable."""
-    if isinstance(documents, str | bytes | Document) or not isinstance(documents, Iterable):
-        raise InvalidInputError("add takes an iterable of documents; put a single one in a list")
-    for number, document in enumerate(documents):
-        given = Document(document) if isinstance(document, str) else document
-        yield Incoming(f"document {number}", given)
 
 
 @dataclass
@@ -88,7 +76,7 @@ class _Tally:
 class _Prepared:
     """A batch that is paid for: what to store, what was there, and the sources that ended."""
 
-    checked: list[Admitted]
+    checked: list[NewDocument]
     known: dict[str, KnownDocument]
     ready: list[NewDocument]
     vectors: dict[bytes, Float32Array | str]
@@ -99,7 +87,8 @@ class Ingest:
     """One `add`: feed it items with `run`. `after_commit` is called when a batch is in.
 
     A batch is committed by a thread of its own while the next is embedded. The next one looks
-    things up while the commit runs, so it is also shown the batch in flight.
+    things up while the commit runs, so it is also shown the batch in flight; one that may remove
+    documents (its sources end) is waited for.
     """
 
     def __init__(
@@ -134,6 +123,8 @@ class Ingest:
         done = Progress(0, 0, 0.0)
         with ThreadPoolExecutor(1, "attendex-commit") as committer:
             for batch in self._batches(items):
+                if commit is not None and self._in_flight is not None and self._in_flight.ends:
+                    commit.result()
                 prepared = self._prepare(batch)
                 if commit is not None:
                     commit.result()
@@ -185,30 +176,31 @@ class Ingest:
         rows = [item for item in batch if isinstance(item, Incoming)]
         checked = self._last_of_each_key(self._check(rows))
         with self._store.reading() as view:
-            known = view.known([document.key for document in checked])
+            known = view.known([one.new.key for one in checked])
         known |= self._known_in_flight(checked)
-        fresh = [d for d in checked if _content_changed(d, known.get(d.key))]
+        fresh = [one for one in checked if _content_changed(one.new, known.get(one.new.key))]
         passages, found = self._passages(fresh)
         ready: list[NewDocument] = []
-        for document in checked:
+        for _, document in checked:
             before = known.get(document.key)
             content = _content_changed(document, before)
             parts = passages.get(document.key)
             if content and parts is None:
                 continue
             if content or before is None or _label_changed(document, before):
-                ready.append(_new_document(document, parts))
+                changed = document.passages is not parts
+                ready.append(document._replace(passages=parts) if changed else document)
             self._tally.counts[_verdict(document, before, content)] += 1
         ends = [item for item in batch if isinstance(item, EndOfSource)]
-        return _Prepared(checked, known, ready, found, ends)
+        return _Prepared([one.new for one in checked], known, ready, found, ends)
 
     def _known_in_flight(self, checked: Sequence[Admitted]) -> dict[str, KnownDocument]:
         """Documents that the batch in flight is about to store; its thread knows their rows."""
-        if self._in_flight is None:
+        if self._in_flight is None or self._in_flight.ends:
             return {}
-        keys = {document.key for document in checked}
+        keys = {one.new.key for one in checked}
         return {
-            new.key: KnownDocument(UNKNOWN_ROW, new.content_hash, new.metadata, new.source)
+            new.key: KnownDocument(UNKNOWN_ROW, new.content_hash, new.written, new.source)
             for new in self._in_flight.ready
             if new.key in keys
         }
@@ -223,7 +215,7 @@ class Ingest:
         removed = 0
         with self._store.writing() if batch.ready or batch.ends else nullcontext() as writer:
             if writer is not None and batch.ready:
-                rows |= writer.add(batch.ready)
+                rows |= writer.add(batch.ready, rows)
             for document in batch.checked:
                 if document.source is not None and document.key in rows:
                     self._kept_rows[document.source].append(rows[document.key])
@@ -252,12 +244,13 @@ class Ingest:
 
     def _last_of_each_key(self, documents: Iterable[Admitted]) -> list[Admitted]:
         latest: dict[str, Admitted] = {}
-        for document in documents:
-            if document.key in latest:
-                earlier = latest.pop(document.key)
-                detail = f"id {document.key!r} is given again at {document.where}, which counts"
+        for one in documents:
+            key = one.new.key
+            if key in latest:
+                earlier = latest.pop(key)
+                detail = f"id {key!r} is given again at {one.where}, which counts"
                 self._tally.refuse(Refusal(earlier.where, SkipReason.DUPLICATE, detail))
-            latest[document.key] = document
+            latest[key] = one
         return list(latest.values())
 
     def _passages(
@@ -267,12 +260,9 @@ class Ingest:
 
         Returns the passages by key, and what every text's hash was embedded to.
         """
-        made: dict[str, tuple[NewPassage, ...]] = {
-            d.key: (NewPassage(0, len(d.text), d.text, 0, None, d.vector),)
-            for d in documents
-            if d.vector is not None
-        }
-        rest = [d for d in documents if d.vector is None]
+        made = {d.key: d.passages for _, d in documents if d.passages is not None}
+        places = {d.key: where for where, d in documents if d.passages is None}
+        rest = [d for _, d in documents if d.passages is None]
         if not rest:
             return made, {}
         embedder = self._load()
@@ -290,7 +280,9 @@ class Ingest:
             parts = texts[document.key]
             faults = [fault for text in parts if isinstance(fault := found[hashes[text]], str)]
             if faults:
-                refusal = Refusal(document.where, SkipReason.VECTOR, f"its vector {faults[0]}")
+                refusal = Refusal(
+                    places[document.key], SkipReason.VECTOR, f"its vector {faults[0]}"
+                )
                 self._refuse(refusal, document.source)
                 continue
             self._tally.counts["tokens"] += sum(counts[text] for text in parts)
@@ -303,7 +295,7 @@ class Ingest:
                     text=document.text[start:end],
                     token_count=counts[text],
                     content_hash=hashes[text],
-                    vector=vector,
+                    blob=vectors.to_blob(vector),
                     truncated=counts[text] > limit,
                 )
                 for (start, end), text in zip(spans[document.key], parts, strict=True)
@@ -348,7 +340,7 @@ def _tell(on_progress: Callable[[Progress], None] | None, now: Progress) -> None
 
 
 def _is_to_embed(item: Incoming) -> bool:
-    return getattr(item.document, "vector", None) is None
+    return item.passages is None and getattr(item.document, "vector", None) is None
 
 
 def _length(item: Incoming) -> int:
@@ -356,35 +348,22 @@ def _length(item: Incoming) -> int:
     return len(text) if isinstance(text, str) else 0
 
 
-def _content_changed(document: Admitted, before: KnownDocument | None) -> bool:
+def _content_changed(document: NewDocument, before: KnownDocument | None) -> bool:
     return before is None or before.content_hash != document.content_hash
 
 
-def _label_changed(document: Admitted, before: KnownDocument) -> bool:
+def _label_changed(document: NewDocument, before: KnownDocument) -> bool:
     """Metadata or the owning source differ (1, 1.0 and true are three values)."""
-    same = dump_json(before.metadata) == dump_json(document.metadata)
-    return not same or before.source != document.source
+    return before.written != document.written or before.source != document.source
 
 
-def _verdict(document: Admitted, before: KnownDocument | None, content: bool) -> str:
+def _verdict(document: NewDocument, before: KnownDocument | None, content: bool) -> str:
     if before is None:
         return "added"
-    same = not content and dump_json(before.metadata) == dump_json(document.metadata)
-    return "unchanged" if same else "replaced"
+    return "unchanged" if not content and before.written == document.written else "replaced"
 
 
-def _new_document(document: Admitted, parts: tuple[NewPassage, ...] | None) -> NewDocument:
-    return NewDocument(
-        document.key,
-        document.content_hash,
-        document.text,
-        document.metadata,
-        document.source,
-        parts,
-    )
-
-
-def _cut(embedder: Embedder, documents: Sequence[Admitted]) -> list[list[tuple[int, int]]]:
+def _cut(embedder: Embedder, documents: Sequence[NewDocument]) -> list[list[tuple[int, int]]]:
     """The passages of each document, as character spans."""
     size = embedder.max_tokens
     if size is None:

@@ -10,12 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 from queue import Full, Queue
 from threading import Event, Thread
+from typing import Any
+
+from numpy.typing import NDArray
 
 from engine.errors import InvalidInputError
 from engine.text import unicode
 from engine.text.readers import Note, ReadOptions, Row, read
 from engine.text.sources import Source, find_sources, refused
-from engine.types import EndOfSource, Incoming, Item, Refusal
+from engine.types import Document, EndOfSource, Incoming, Item, Refusal
+from engine.vectors import check_width, load_table
 
 READ_AHEAD = 1024
 
@@ -25,6 +29,8 @@ class Intake:
 
     `paths` are files, directories (recursively, known suffixes only) and "-" for standard input.
     In directories `glob` and `exclude` choose files by patterns written as in a .gitignore.
+    `vectors` is a .npy file of ready vectors: row i belongs to row i of the one file given, which
+    is counted first (raises `InvalidInputError` where the two are not in step).
 
     A path that does not exist, and a file that cannot be read, become refusals; a file reached
     twice is read once. Files are named by their path from `base` where they lie below it, else by
@@ -40,6 +46,7 @@ class Intake:
         base: Path,
         glob: Sequence[str] = (),
         exclude: Sequence[str] = (),
+        vectors: str | None = None,
     ) -> None:
         self._options = ReadOptions() if options is None else options
         found, refusals = find_sources(paths, glob=glob, exclude=exclude)
@@ -50,6 +57,8 @@ class Intake:
         self._total = sum(source.size for source in self._sources)
         self._done = 0
         self._within = 0
+        self._vectors = None if vectors is None else self._in_step(vectors)
+        self._vectors_path = vectors
         self._items = itertools.chain(refusals, _read_ahead(self._read_all()))
 
     def __iter__(self) -> Iterator[Item]:
@@ -59,6 +68,12 @@ class Intake:
         """The share of all bytes read so far, in [0, 1]; None where the size is not known."""
         known = self._total and all(source.path is not None for source in self._sources)
         return min(1.0, (self._done + self._within) / self._total) if known else None
+
+    def check_width(self, dimension: int) -> None:
+        """Raises `DimensionError` where the vectors have another width than the store's."""
+        if self._vectors is not None:
+            where = f"the vectors {self._vectors_path}"
+            check_width(self._vectors, dimension, where=where)
 
     def has_documents(self) -> bool:
         """Look ahead to the first document. What was passed on the way is kept."""
@@ -72,6 +87,26 @@ class Intake:
         self._items = itertools.chain(seen, self._items)
         return found
 
+    def _in_step(self, path: str) -> NDArray[Any]:
+        table = load_table(path)
+        if self._options.vector_column is not None:
+            raise InvalidInputError("vectors come from a .npy file or from a column, not both")
+        if len(self._sources) != 1 or self._sources[0].path is None:
+            raise InvalidInputError(
+                f"the vectors {path} belong to the rows of one file; give that file alone"
+            )
+        (source,) = self._sources
+        rows = sum(
+            not isinstance(item, Note)
+            for item in read(source, replace(self._options, counting=True))
+        )
+        if rows != len(table):
+            raise InvalidInputError(
+                f"{source.name} has {rows:,} rows and {path} {len(table):,} vectors: "
+                "they must be in step, row by row"
+            )
+        return table
+
     def _read_all(self) -> Iterator[Item]:
         for source in self._sources:
             yield from self._read(source)
@@ -79,12 +114,18 @@ class Intake:
             self._within = 0
 
     def _read(self, source: Source) -> Iterator[Item]:
+        uri = source.uri
         complete = True
+        number = -1
         try:
             for item in read(source, self._options, self._at):
+                number += not isinstance(item, Note)
                 match item:
-                    case Row():
-                        yield Incoming(item.where, item.document, source.uri)
+                    case Row(where, document):
+                        if self._vectors is not None:
+                            own = self._vectors[number]
+                            document = Document(document.text, document.id, document.metadata, own)
+                        yield Incoming(where, document, uri)
                     case Note():
                         yield item.text
                     case Refusal():
@@ -93,8 +134,8 @@ class Intake:
         except InvalidInputError as error:
             complete = False
             yield refused(source.name, str(error).removeprefix(f"{source.name} "))
-        if source.uri is not None:
-            yield EndOfSource(source.uri, complete)
+        if uri is not None:
+            yield EndOfSource(uri, complete)
 
     def _at(self, position: int) -> None:
         self._within = position

@@ -57,6 +57,13 @@ def create(
     return store, models
 
 
+def create_with(path: object, made: StoreSettings, *, offline: bool) -> tuple[Store, ModelSource]:
+    """A new store of given settings; its model is found when it is needed."""
+    where = as_path(path)
+    create_store(where, made)
+    return open_store(where, None, read_only=False, offline=offline)
+
+
 def open_store(
     path: object, model: str | Embedder | None, *, read_only: bool, offline: bool
 ) -> tuple[Store, ModelSource]:

@@ -6,7 +6,7 @@ generations. Query texts are embedded together, candidates of several queries sc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,23 +54,73 @@ def text_fault(text: object) -> str | None:
     return None
 
 
-def embed(embedder: Embedder, texts: Sequence[str], settings: StoreSettings) -> list[Query | str]:
-    """Query texts as queries, or why one cannot be compared. Raises `ModelError`."""
+@dataclass(frozen=True, slots=True)
+class Unanswerable:
+    """One query of several that cannot be searched for, and why."""
+
+    text: str | None
+    fault: str
+
+
+def text_queries(
+    texts: Sequence[object], embedder: Callable[[], Embedder], settings: StoreSettings
+) -> list[Query | Unanswerable]:
+    """A query of each text; those that can be are embedded together. Raises `ModelError`."""
+    faults = {n: fault for n, text in enumerate(texts) if (fault := text_fault(text))}
+    usable = [text for n, text in enumerate(texts) if n not in faults and isinstance(text, str)]
+    embedded = iter(_embed(embedder(), usable, settings) if usable else ())
+    return [
+        Unanswerable(text if isinstance(text, str) else None, faults[n])
+        if n in faults
+        else next(embedded)
+        for n, text in enumerate(texts)
+    ]
+
+
+def vector_queries(matrix: object, settings: StoreSettings) -> list[Query | Unanswerable]:
+    """A query of each row of a matrix. Raises `InvalidInputError` where it is none."""
+    given = vectors.as_matrix(matrix, settings.dimension, where="the query matrix")
+    rows = given.copy()
+    faults = vectors.prepare_usable(rows, settings.metric)
+    return [
+        Unanswerable(None, f"query vector {n} {faults[n]}") if n in faults else Query(row)
+        for n, row in enumerate(rows)
+    ]
+
+
+def _embed(
+    embedder: Embedder, texts: Sequence[str], settings: StoreSettings
+) -> list[Query | Unanswerable]:
     plain = [unicode.composed(text) for text in texts]
     raw = embedder.embed_queries(plain)
     matrix = vectors.from_model(raw, len(plain), settings.dimension, embedder.name)
     unusable = vectors.prepare_usable(matrix, settings.metric)
     limit = embedder.max_tokens
     counts = [0] * len(plain) if limit is None else embedder.count_tokens(plain)
-    queries: list[Query | str] = []
+    queries: list[Query | Unanswerable] = []
     for n, (text, count) in enumerate(zip(texts, counts, strict=True)):
         if n in unusable:
-            queries.append(f"the query cannot be compared: its vector {unusable[n]}")
+            fault = f"the query cannot be compared: its vector {unusable[n]}"
+            queries.append(Unanswerable(text, fault))
             continue
         note = f"the query has {count} tokens and the model reads {limit}: the rest was left out"
         cut = limit is not None and count > limit
         queries.append(Query(matrix[n], text, (note,) if cut else ()))
     return queries
+
+
+def answers(
+    queries: Sequence[Query | Unanswerable], answer: Callable[[list[Query]], list[SearchResult]]
+) -> list[SearchResult]:
+    """A result for each query, in order; one that cannot be answered has its `error` set."""
+    asked = [query for query in queries if isinstance(query, Query)]
+    results = iter(answer(asked) if asked else ())
+    return [
+        SearchResult(query.text, (), error=InvalidInputError(query.fault))
+        if isinstance(query, Unanswerable)
+        else next(results)
+        for query in queries
+    ]
 
 
 def run(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ class Document:
 
     `id` names it for good (the same id again replaces it); without one, the id is derived from
     the text. `metadata` is any JSON object. `vector` (shape (d,), any float dtype) is used in
-    place of an embedding of `text` when given.
+    place of an embedding of `text` when given; the text may then be blank.
     """
 
     text: str
@@ -130,13 +130,41 @@ class Refusal:
         return f"{self.where}: {self.detail}"
 
 
-@dataclass(frozen=True, slots=True)
-class Incoming:
-    """A document on its way in: where it was met, and the source that owns it (None: nobody)."""
+class Passage(NamedTuple):
+    """Characters [start, end) of a document and their vector (d,), as a store keeps it.
+
+    `own` says that the caller brought the vector; `tokens` counts those of an embedded text.
+    """
+
+    start: int
+    end: int
+    tokens: int
+    truncated: bool
+    own: bool
+    vector: Float32Array
+
+
+class Exported(NamedTuple):
+    """A document as a store holds it, to be written to a file. `written` is its metadata as JSON;
+    `passages` are None where vectors are left out."""
+
+    id: str
+    text: str
+    written: str
+    source: str | None
+    passages: tuple[Passage, ...] | None
+
+
+class Incoming(NamedTuple):
+    """A document on its way in: where it was met, and the source that owns it (None: nobody).
+
+    `passages` are those of a document that was in a store before; it is not embedded again.
+    """
 
     where: str
     document: Document
     source: str | None = None
+    passages: tuple[Passage, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

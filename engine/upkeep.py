@@ -10,11 +10,14 @@ from __future__ import annotations
 import logging
 import threading
 from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from engine import files
 from engine.errors import CorruptionError, EngineError, StorageError
+from engine.index import flat
 from engine.index.flat import FlatIndex
 from engine.index.snapshot import Snapshot
 from engine.storage.records import Published, State, StoreSettings
@@ -26,11 +29,18 @@ from engine.vectors import mask_of
 log = logging.getLogger("attendex")
 
 DIRECTORY = "index"
-MINIMUM_PENDING = 256
-SHARE_WHILE_WRITING = 1.0
-SHARE_WHEN_DONE = 1 / 16
-"""Published when what changed since is more than this share of the base, and over 256 rows: all
-the publishing of one long `add` copies every row about twice."""
+
+
+class Due(NamedTuple):
+    """When to publish: more rows than `rows`, and than `share` of the base, have changed since."""
+
+    rows: int
+    share: float
+
+
+WHILE_WRITING = Due(65_536, 1.0)
+WHEN_DONE = Due(256, 1 / 16)
+"""So all the publishing of one long `add` copies every row about twice."""
 
 
 class IndexReplaced(Exception):  # noqa: N818  (a signal within this process, no error)
@@ -75,27 +85,27 @@ class IndexKeeper:
         The caller holds the store's writer lock. Raises `StorageError` where it cannot be
         written.
         """
+        longest = 0.0
+
+        def save(path: Path) -> None:
+            nonlocal longest
+            longest = flat.write(path, view.all_vectors(), state.passages, dimension)
+
+        dimension = self._store.settings.dimension
         with self._store.reading() as view:
             state = view.state()
-            index = FlatIndex.build(view.all_vectors(), self._store.settings.dimension)
-        target = self._directory / f"index-{state.number}.faiss"
-        try:
-            files.publish(target, index.save)
-            checksum = files.sha256_file(target)
-        except OSError as error:
-            raise StorageError(
-                f"the index file {target} cannot be written ({error.strerror or error}); "
-                "answers come from the database all the same"
-            ) from error
-        self._store.set_published(
-            Published(
-                file=target.name,
-                sha256=checksum,
-                generation=state.number,
-                passages=len(index.ids),
-                longest=index.longest,
-            )
-        )
+            target = self._directory / f"index-{state.number}.faiss"
+            try:
+                files.publish(target, save)
+                checksum = files.sha256_file(target)
+            except OSError as error:
+                raise StorageError(
+                    f"the index file {target} cannot be written ({error.strerror or error}); "
+                    "answers come from the database all the same"
+                ) from error
+        published = Published(target.name, checksum, state.number, state.passages, longest)
+        self._store.set_published(published)
+        index = FlatIndex.load(target, longest)
         with self._lock:
             self._damaged = False
             self._snapshot = _fresh(index, self._store.settings, state.number, target.name)
@@ -104,8 +114,8 @@ class IndexKeeper:
                 with suppress(OSError):
                     path.unlink()
 
-    def publish_if_due(self, share: float) -> None:
-        """Publish where more than a share of the base has changed since.
+    def publish_if_due(self, due: Due) -> None:
+        """Publish where that much has changed since.
 
         The caller holds the writer lock. The index is a cache: a failure to write it is said, and
         spoils nothing.
@@ -114,7 +124,7 @@ class IndexKeeper:
             state, dead = view.state(), view.count_dead()
         base = state.published.passages if state.published else 0
         pending = state.passages - base + 2 * dead
-        if pending > max(MINIMUM_PENDING, base * share):
+        if pending > max(due.rows, base * due.share):
             try:
                 self.publish()
             except StorageError as error:

@@ -8,6 +8,7 @@ summation, below 1e-13 for unit vectors of any width met here.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +19,9 @@ from engine.errors import DimensionError, InvalidInputError, ModelError
 from engine.settings import Metric
 from engine.types import BoolArray, Float32Array, Float64Array, IdArray
 
-_BLOCK = 8192
+_BLOCK = 256
+"""Rows at a time in float64: so many stay in the processor's cache."""
+_LITTLE = sys.byteorder == "little"
 
 
 def _as_numbers(values: object, where: str) -> Float32Array:
@@ -41,13 +44,50 @@ def as_matrix(values: object, dimension: int, *, where: str) -> Float32Array:
     array = _as_numbers(values, where)
     if array.ndim != 2:
         raise InvalidInputError(f"{where} must have two axes (rows, width), not {array.ndim}")
-    if array.shape[1] != dimension:
-        raise DimensionError(expected=dimension, actual=array.shape[1], where=where)
+    check_width(array, dimension, where=where)
     return array
+
+
+def as_table(values: object, *, where: str) -> NDArray[Any]:
+    """`values` as a numeric array of two axes (rows, width), neither copied nor converted.
+
+    Raises `InvalidInputError` for what is none.
+    """
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidInputError(f"{where} cannot be read as numbers: {error}") from None
+    if array.ndim != 2 or array.dtype.kind not in "fiu":
+        raise InvalidInputError(
+            f"{where} must be numbers on two axes (rows, width), "
+            f"not {array.dtype} of shape {array.shape}"
+        )
+    return array
+
+
+def load_table(path: str) -> NDArray[Any]:
+    """The matrix in a .npy file, memory-mapped. Raises `InvalidInputError`."""
+    try:
+        loaded = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        reason = getattr(error, "strerror", None) or "it is no .npy file of numbers"
+        raise InvalidInputError(f"the vectors {path} cannot be read: {reason}") from None
+    if not isinstance(loaded, np.ndarray):
+        loaded.close()
+        raise InvalidInputError(f"{path} is an archive of arrays; save the vectors as one .npy")
+    return as_table(loaded, where=f"the vectors {path}")
+
+
+def check_width(table: NDArray[Any], dimension: int, *, where: str) -> None:
+    """Raises `DimensionError` where the rows of (n, width) have another width."""
+    if table.shape[1] != dimension:
+        raise DimensionError(expected=dimension, actual=table.shape[1], where=where)
 
 
 def as_vector(values: object, dimension: int, *, where: str) -> Float32Array:
     """`values` as a (dimension,) float32 vector; errors as `as_matrix`."""
+    if type(values) is np.ndarray and values.dtype == np.float32 and values.shape == (dimension,):
+        return values
     array = _as_numbers(values, where)
     if array.ndim != 1:
         raise InvalidInputError(f"{where} must have one axis, not {array.ndim}")
@@ -69,19 +109,16 @@ def from_model(values: object, rows: int, dimension: int, name: str) -> Float32A
 
 def unusable_rows(matrix: Float32Array, metric: Metric) -> dict[int, str]:
     """Row number -> why the row cannot be compared: not finite or, for cosine, all zero."""
-    finite = np.isfinite(matrix).all(axis=1)
-    reasons = {int(i): "holds NaN or infinity" for i in np.flatnonzero(~finite)}
+    return _unusable(row_norms(matrix), metric)
+
+
+def _unusable(lengths: Float64Array, metric: Metric) -> dict[int, str]:
+    """`unusable_rows`, of the rows' lengths: no float32 row is so long that its overflows."""
+    reasons = {int(i): "holds NaN or infinity" for i in np.flatnonzero(~np.isfinite(lengths))}
     if metric is Metric.COSINE:
-        zero = ~matrix.any(axis=1)
-        reasons |= {int(i): "is all zeros and has no direction" for i in np.flatnonzero(zero)}
+        zero = np.flatnonzero(lengths == 0)
+        reasons |= {int(i): "is all zeros and has no direction" for i in zero}
     return reasons
-
-
-def unit_rows(matrix: Float32Array) -> Float32Array:
-    """Each row divided by its Euclidean length (taken in float64, so tiny rows survive)."""
-    wide = matrix.astype(np.float64)
-    wide /= np.linalg.norm(wide, axis=1, keepdims=True)
-    return wide.astype(np.float32)
 
 
 def prepare(matrix: Float32Array, metric: Metric) -> Float32Array:
@@ -89,13 +126,28 @@ def prepare(matrix: Float32Array, metric: Metric) -> Float32Array:
     return unit_rows(matrix) if metric is Metric.COSINE else matrix
 
 
+def unit_rows(matrix: Float32Array) -> Float32Array:
+    """Each row divided by its Euclidean length (taken in float64, so tiny rows survive)."""
+    units = matrix.copy()
+    _divide(units, row_norms(matrix))
+    return units
+
+
 def prepare_usable(matrix: Float32Array, metric: Metric) -> dict[int, str]:
     """`prepare` the rows that can be compared, in place; returns why the others cannot be."""
-    unusable = unusable_rows(matrix, metric)
-    usable = np.ones(len(matrix), np.bool_)
-    usable[list(unusable)] = False
-    matrix[usable] = prepare(matrix[usable], metric)
+    lengths = row_norms(matrix)
+    unusable = _unusable(lengths, metric)
+    if metric is Metric.COSINE:
+        lengths[list(unusable)] = 1.0
+        _divide(matrix, lengths)
     return unusable
+
+
+def _divide(matrix: Float32Array, lengths: Float64Array) -> None:
+    """Divide each row by its length, in place and in float64, block by block."""
+    for start in range(0, len(matrix), _BLOCK):
+        block = matrix[start : start + _BLOCK]
+        block[...] = block / lengths[start : start + _BLOCK, None]
 
 
 def similarities(rows: Float32Array, query: Float32Array, metric: Metric) -> Float64Array:
@@ -141,7 +193,7 @@ def row_norms(matrix: Float32Array) -> Float64Array:
 
 def to_blob(row: Float32Array) -> bytes:
     """A float32 row as little-endian bytes, four a number."""
-    return row.astype("<f4", copy=False).tobytes()
+    return row.tobytes() if _LITTLE else row.astype("<f4").tobytes()
 
 
 def from_blobs(blobs: Sequence[bytes], dimension: int) -> Float32Array:

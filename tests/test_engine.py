@@ -423,6 +423,20 @@ def test_a_document_that_moved_belongs_to_its_new_file(engine: Engine) -> None:
     assert [d.source for d in engine.get(["a"])] == ["/g"]
 
 
+@pytest.mark.parametrize("text", ["text", "another text"])
+def test_a_document_that_moves_while_its_old_file_is_cleared_stays(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """The batch that clears the old file is in flight while the new file's rows are looked up."""
+    monkeypatch.setattr("engine.ingest.BATCH", 1)
+    monkeypatch.setattr("engine.ingest.ROW_COST", 1)
+    engine.ingest([*of("/f", "a"), EndOfSource("/f")])
+    report = engine.ingest([EndOfSource("/f"), *of("/g", "a", text=text), EndOfSource("/g")])
+    assert (report.removed, report.added) == (1, 1)
+    assert [(d.source, d.text) for d in engine.get(["a"])] == [("/g", f"{text} a")]
+    assert engine.verify().problems == ()
+
+
 def test_nothing_vanishes_from_a_file_with_faults(engine: Engine) -> None:
     engine.ingest([*of("/f", "a", "b"), EndOfSource("/f")])
     assert engine.ingest([*of("/f", "a"), EndOfSource("/f", complete=False)]).removed == 0

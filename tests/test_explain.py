@@ -94,7 +94,7 @@ def test_a_word_finds_its_match_and_context_tells_senses_apart(
 def test_word_vectors_are_the_mean_of_their_pieces(minilm: SentenceTransformerEmbedder) -> None:
     text = "unbelievably good"
     words, rows = minilm.word_vectors(text, query=False)
-    states = minilm._model.encode([text], output_value="token_embeddings")[0].numpy()
+    states = minilm.model.encode([text], output_value="token_embeddings")[0].numpy()
     assert [word.text for word in words] == ["unbelievably", "good"]
     expected = np.stack([states[1:6].mean(axis=0), states[6]])
     np.testing.assert_allclose(rows, unit_rows(expected), atol=1e-6)

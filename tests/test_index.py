@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import faiss
 import numpy as np
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from engine import vectors
 from engine.errors import CorruptionError
-from engine.index import contract, scorer
+from engine.index import contract, flat, scorer
 from engine.index.flat import FlatIndex
 from engine.index.snapshot import Snapshot
 from engine.settings import Metric
@@ -264,17 +264,31 @@ def test_dead_rows_are_never_answered() -> None:
 
 def test_file_is_faiss_own_format_and_maps_back(tmp_path: Path) -> None:
     ids, rows = collection(50, Metric.COSINE)
-    index = FlatIndex.build([(ids[:20], rows[:20]), (ids[20:], rows[20:])], DIMENSION)
-    index.save(tmp_path / "i.faiss")
-    plain = cast(Any, faiss.read_index(str(tmp_path / "i.faiss")))
-    assert faiss.vector_to_array(plain.id_map).tolist() == ids.tolist()
-    loaded = FlatIndex.load(tmp_path / "i.faiss", index.longest)
+    blocks = [(ids[:20], rows[:20]), (ids[20:20], rows[20:20]), (ids[20:], rows[20:])]
+    longest = flat.write(tmp_path / "i.faiss", blocks, 50, DIMENSION)
+    assert longest == FlatIndex.build(blocks, DIMENSION).longest
+    plain: Any = faiss.IndexIDMap(faiss.IndexFlatIP(DIMENSION))
+    plain.add_with_ids(rows, ids)
+    faiss.write_index(plain, str(tmp_path / "theirs.faiss"))
+    assert (tmp_path / "i.faiss").read_bytes() == (tmp_path / "theirs.faiss").read_bytes()
+    loaded = FlatIndex.load(tmp_path / "i.faiss", longest)
     assert loaded.ids.tolist() == ids.tolist()
     np.testing.assert_array_equal(loaded.vectors, rows)
     assert not loaded.vectors.flags.writeable
     assert loaded.longest == pytest.approx(1.0, abs=1e-6)
     found = contract.exact_top(loaded, rows[7], 3, Metric.COSINE)
     assert_same(found, twin(ids, rows, rows[7], 3, Metric.COSINE))
+
+
+def test_an_index_of_nothing_is_written_and_read(tmp_path: Path) -> None:
+    assert flat.write(tmp_path / "i.faiss", [], 0, DIMENSION) == 0.0
+    assert len(FlatIndex.load(tmp_path / "i.faiss", 0.0).ids) == 0
+
+
+def test_fewer_rows_than_counted_are_no_index(tmp_path: Path) -> None:
+    ids, rows = collection(5, Metric.COSINE)
+    with pytest.raises(CorruptionError, match="counts 6 passages and holds 5"):
+        flat.write(tmp_path / "i.faiss", [(ids, rows)], 6, DIMENSION)
 
 
 def test_a_file_that_is_no_index_is_refused(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_the_fingerprint_follows_the_weights_not_the_place(
 def test_a_resaved_copy_is_the_same_model(
     minilm: SentenceTransformerEmbedder, tmp_path: Path
 ) -> None:
-    minilm._model.save_pretrained(str(tmp_path / "resaved"))
+    minilm.model.save_pretrained(str(tmp_path / "resaved"))
     assert fingerprint(tmp_path / "resaved") == minilm.fingerprint
 
 
@@ -176,7 +176,7 @@ def test_prompts_are_honoured(model_copy: Path) -> None:
         prompts={"query": "search for this: ", "document": ""},
     )
     prompted = load(locate(str(model_copy)), fingerprint(model_copy))
-    plain = prompted._model.encode(["search for this: a dog", "a dog"], prompt="")
+    plain = prompted.model.encode(["search for this: a dog", "a dog"], prompt="")
     np.testing.assert_allclose(prompted.embed_queries(["a dog"])[0], plain[0], atol=1e-6)
     np.testing.assert_allclose(prompted.embed_documents(["a dog"])[0], plain[1], atol=1e-6)
     assert prompted.max_tokens == 254 - prompted.count_tokens(["search for this: "])[0]
@@ -211,7 +211,7 @@ def test_out_of_memory_halves_the_batch(
 ) -> None:
     texts = [f"text number {i}" for i in range(9)]
     expected = minilm.embed_documents(texts)
-    plain = minilm._model.encode_document
+    plain = minilm.model.encode_document
     sizes: list[int] = []
 
     def encode(batch: list[str], **options: object) -> object:
@@ -220,7 +220,7 @@ def test_out_of_memory_halves_the_batch(
             raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
         return plain(batch, **options)  # type: ignore[call-overload]
 
-    monkeypatch.setattr(minilm._model, "encode_document", encode)
+    monkeypatch.setattr(minilm.model, "encode_document", encode)
     np.testing.assert_allclose(minilm.embed_documents(texts), expected, atol=1e-6)
     assert max(sizes) == 9
     assert sizes[:4] == [9, 4, 2, 2]
@@ -228,7 +228,7 @@ def test_out_of_memory_halves_the_batch(
     def never(batch: list[str], **_: object) -> object:
         raise MemoryError
 
-    monkeypatch.setattr(minilm._model, "encode_document", never)
+    monkeypatch.setattr(minilm.model, "encode_document", never)
     with pytest.raises(ModelError, match="not enough memory to embed one text"):
         minilm.embed_documents(texts)
 

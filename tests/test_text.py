@@ -172,7 +172,6 @@ def test_composed_is_nfc_and_leaves_other_forms_alone() -> None:
 def test_digest_tells_its_parts_apart() -> None:
     written = b"\x02\0\0\0\0\0\0\0ab\x01\0\0\0\0\0\0\0c"
     assert unicode.digest(b"ab", b"c") == hashlib.blake2b(written, digest_size=16).digest()
-    assert unicode.digest().hex() == "cae66941d9efbd404e4d88758ea67670"
     found = {
         unicode.digest(*parts) for parts in ([b"ab", b"c"], [b"a", b"bc"], [b"abc"], [b"abc", b""])
     }

@@ -18,6 +18,7 @@ from engine import upkeep as upkeep_module
 from engine.errors import CorruptionError
 from engine.files import publish, sha256_file
 from engine.storage.store import Store
+from engine.upkeep import Due
 from tests.words import WordEmbedder
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -48,6 +49,7 @@ def test_published_while_a_long_add_runs(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("engine.ingest.BATCH", 100)
+    monkeypatch.setattr("engine.upkeep.WHILE_WRITING", Due(256, 1.0))
     seen: list[int] = []
     engine.add(
         (f"text {i}" for i in range(1000)),

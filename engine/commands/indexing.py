@@ -58,6 +58,7 @@ DEMO_QUERIES = (
     help="Column or key to keep as metadata; repeat for more. Default: all others.",
 )
 @click.option("--vector-column", help="Column or key of a ready vector, a JSON list of numbers.")
+@click.option("--vectors", help="A .npy file of ready vectors, one for each row of the one file.")
 @click.option("--glob", multiple=True, help="In directories, only files that match; repeatable.")
 @click.option("--exclude", multiple=True, help="In directories, no files that match; repeatable.")
 @click.option("--prune", is_flag=True, help="Remove documents of files gone from PATHS.")
@@ -77,6 +78,7 @@ def index(
     id_column: str | None,
     metadata_columns: tuple[str, ...],
     vector_column: str | None,
+    vectors: str | None,
     delimiter: str | None,
     glob: tuple[str, ...],
     exclude: tuple[str, ...],
@@ -113,6 +115,7 @@ def index(
         base=Path(store).parent,
         glob=glob,
         exclude=exclude,
+        vectors=vectors,
     )
     if dry_run:
         if not prune:
@@ -127,6 +130,7 @@ def index(
         _opened_for_index(store, exists, model, offline, metric) as engine,
         console.progress() as show,
     ):
+        intake.check_width(engine.stats().dimension)
         report = engine.ingest(intake, on_progress=show, fraction=intake.fraction)
         if prune:
             pruned = engine.prune([path for path in paths if path != "-"])

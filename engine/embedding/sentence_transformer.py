@@ -50,19 +50,19 @@ class SentenceTransformerEmbedder:
         self.name = located.name
         self.fingerprint = fingerprint
         self._lock = threading.Lock()
-        self._model = _load(located.path)
-        self._tokenizer = _counting_tokenizer(self._model, located.name)
-        dimension = self._model.get_embedding_dimension()
+        self.model = _load(located.path)
+        self._tokenizer = _counting_tokenizer(self.model, located.name)
+        dimension = self.model.get_embedding_dimension()
         self.dimension = int(dimension) if dimension else self.embed_documents(["a"]).shape[1]
         self.max_tokens = self._limit()
         ends = self._tokenizer.encode("a").special_tokens_mask
         self._closing = len(ends) - len("".join(map(str, ends)).rstrip("1"))
 
     def embed_documents(self, texts: Sequence[str]) -> Float32Array:
-        return self._encode(self._model.encode_document, texts)
+        return self._encode(self.model.encode_document, texts)
 
     def embed_queries(self, texts: Sequence[str]) -> Float32Array:
-        return self._encode(self._model.encode_query, texts)
+        return self._encode(self.model.encode_query, texts)
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
         encoded = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
@@ -72,10 +72,10 @@ class SentenceTransformerEmbedder:
         return list(self._tokenizer.encode(text, add_special_tokens=False).offsets)
 
     def word_vectors(self, text: str, *, query: bool) -> tuple[list[Word], Float32Array]:
-        prompt = self._model.prompts.get("query" if query else "document") or ""
+        prompt = self.model.prompts.get("query" if query else "document") or ""
         encoding = self._tokenizer.encode(prompt + text)
         with self._lock:
-            (found,) = self._model.encode(
+            (found,) = self.model.encode(
                 [text], prompt=prompt, output_value="token_embeddings", show_progress_bar=False
             )
         states = found.float().cpu().numpy()
@@ -128,11 +128,11 @@ class SentenceTransformerEmbedder:
 
     def _limit(self) -> int | None:
         """The window less the special tokens and the longest prompt."""
-        window = self._model.max_seq_length
+        window = self.model.max_seq_length
         if window is None:
             return None
         special = len(self._tokenizer.encode("", add_special_tokens=True))
-        prompts = [text for text in self._model.prompts.values() if text]
+        prompts = [text for text in self.model.prompts.values() if text]
         return max(1, window - special - max(self.count_tokens(prompts), default=0))
 
 

@@ -6,6 +6,7 @@ ids are the passages' row ids. FAISS's padding of -1 stays in this file.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self, cast
@@ -17,6 +18,10 @@ from engine import vectors
 from engine.errors import CorruptionError
 from engine.index.contract import Positions
 from engine.types import BoolArray, Float32Array, IdArray
+
+_HEADER = struct.Struct("<4siqqq?i")
+_LENGTH = struct.Struct("<Q")
+_UNUSED = 1 << 20
 
 
 class FlatIndex:
@@ -59,13 +64,6 @@ class FlatIndex:
             raise CorruptionError(f"the index {path} is of another kind")
         return cls(native, longest)
 
-    def save(self, path: Path) -> None:
-        """Write FAISS's file format. Raises `OSError` where the file cannot be written."""
-        try:
-            faiss.write_index(self._native, str(path))
-        except RuntimeError as error:
-            raise OSError("FAISS could not write it, the disk may be full") from error
-
     def nearest(
         self, query: Float32Array, k: int, keep: BoolArray | None
     ) -> tuple[Float32Array, Positions]:
@@ -77,6 +75,36 @@ class FlatIndex:
         scores, positions = self._flat.search(query[None, :], k, params=parameters)
         found = positions[0] >= 0
         return scores[0][found], positions[0][found]
+
+
+def write(
+    path: Path, blocks: Iterable[tuple[IdArray, Float32Array]], count: int, dimension: int
+) -> float:
+    """Write the file of an index of `count` rows, block by block; returns its `longest`.
+
+    Never more than a block in memory, which FAISS's own writer cannot: the bytes are its own
+    (`IxMp` over `IxFI`, inner product). Raises `OSError`, and `CorruptionError` where there are
+    not as many rows as the database counts.
+    """
+    longest, found = 0.0, []
+    with path.open("wb") as file:
+        for kind in (b"IxMp", b"IxFI"):
+            file.write(_HEADER.pack(kind, dimension, count, _UNUSED, _UNUSED, True, 0))
+        file.write(_LENGTH.pack(count * dimension))
+        for ids, rows in blocks:
+            if len(ids):
+                file.write(rows.astype("<f4", copy=False).data)
+                longest = max(longest, float(vectors.row_norms(rows).max()))
+                found.append(ids)
+        ids = np.concatenate(found) if found else np.empty(0, np.int64)
+        file.write(_LENGTH.pack(count))
+        file.write(ids.astype("<i8", copy=False).data)
+    if len(ids) != count:
+        raise CorruptionError(
+            f"the database is damaged: it counts {count} passages and holds {len(ids)}; "
+            "restore it from a backup, or index the documents again"
+        )
+    return longest
 
 
 def _only(keep: BoolArray) -> Any:

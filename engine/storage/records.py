@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from engine.settings import IndexKind, Metric
 from engine.types import Float32Array, IdArray
@@ -48,38 +48,38 @@ class State:
     published: Published | None
 
 
-@dataclass(frozen=True, slots=True)
-class NewPassage:
-    """Characters [start, end) of a document. `content_hash` is None for a caller's own vector."""
+class NewPassage(NamedTuple):
+    """Characters [start, end) of a document. `content_hash` is None for a caller's own vector;
+    `blob` is the vector as `vectors.to_blob` writes it."""
 
     start: int
     end: int
     text: str
     token_count: int
     content_hash: bytes | None
-    vector: Float32Array
+    blob: bytes
     truncated: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class NewDocument:
-    """A document ready to be stored. `passages` is None where only the metadata changed."""
+class NewDocument(NamedTuple):
+    """A document ready to be stored. `passages` is None where only the metadata changed;
+    `written` is the metadata as JSON."""
 
     key: str
     content_hash: bytes
     text: str
     metadata: Mapping[str, Any]
+    written: str
     source: str | None
     passages: tuple[NewPassage, ...] | None
 
 
-@dataclass(frozen=True, slots=True)
-class KnownDocument:
+class KnownDocument(NamedTuple):
     """What the write route asks about an id that exists: enough to tell what changed."""
 
     row_id: int
     content_hash: bytes
-    metadata: Mapping[str, Any]
+    written: str
     source: str | None
 
 

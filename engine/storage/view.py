@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterator, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -22,10 +24,10 @@ from engine.storage.schema import (
     tombstones,
 )
 from engine.storage.where import Filter, check_fields
-from engine.types import Float32Array, IdArray, StoredDocument
+from engine.types import Exported, Float32Array, IdArray, Passage, StoredDocument
 
-_ROWS_A_FETCH = 8192
-_VALUES_A_QUERY = 500
+_ROWS_A_FETCH = 1024
+_VALUES_A_QUERY = 16_384
 
 
 def in_list(column: sa.ColumnElement[Any], numbers: Sequence[int]) -> sa.ColumnElement[bool]:
@@ -64,56 +66,50 @@ class View:
 
     def changes(self, *, after_passage: int, after_generation: int) -> Changes:
         """Passages appended after an id, and ids deleted after a generation."""
-        rows = self.connection.execute(
-            sa.select(passages.c.id, passages.c.vector)
-            .where(passages.c.id > after_passage)
-            .order_by(passages.c.id)
-        ).all()
+        query = sa.select(passages.c.id, passages.c.vector).order_by(passages.c.id)
+        rows = self.connection.execute(query.where(passages.c.id > after_passage)).all()
         dead = self.connection.scalars(
             sa.select(tombstones.c.passage_id)
             .where(tombstones.c.generation > after_generation)
             .order_by(tombstones.c.passage_id)
         ).all()
-        return Changes(
-            ids=np.array([row.id for row in rows], dtype=np.int64),
-            vectors=self._matrix(rows),
-            dead=np.array(dead, dtype=np.int64),
-        )
+        return Changes(*self._ids_and_vectors(rows), np.array(dead, dtype=np.int64))
 
     def all_vectors(self) -> Iterator[tuple[IdArray, Float32Array]]:
         """Every passage's id and vector, ids ascending, in blocks."""
         query = sa.select(passages.c.id, passages.c.vector).order_by(passages.c.id)
         result = self.connection.execution_options(yield_per=_ROWS_A_FETCH).execute(query)
         for rows in result.partitions():
-            ids = np.array([row.id for row in rows], dtype=np.int64)
-            yield ids, self._matrix(rows)
+            yield self._ids_and_vectors(rows)
 
-    def _matrix(self, rows: Sequence[Any]) -> Float32Array:
-        """The vectors of rows of (id, …, vector). Raises `CorruptionError` for a wrong width."""
-        wrong = [row.id for row in rows if len(row.vector) != 4 * self._dimension]
-        if wrong:
+    def _ids_and_vectors(self, rows: Sequence[Any]) -> tuple[IdArray, Float32Array]:
+        """Rows of (id, vector) as two arrays. Raises `CorruptionError` for a wrong width."""
+        ids, blobs = zip(*rows, strict=True) if rows else ((), ())
+        if not {len(blob) for blob in blobs} <= {4 * self._dimension}:
+            wrong = [i for i, b in zip(ids, blobs, strict=True) if len(b) != 4 * self._dimension]
             raise CorruptionError(
                 f"the database is damaged: the vectors of passages {wrong[:5]} have a wrong width; "
                 "restore it from a backup, or index the documents again"
             )
-        return vectors.from_blobs([row.vector for row in rows], self._dimension)
+        return np.array(ids, dtype=np.int64), vectors.from_blobs(blobs, self._dimension)
 
     def known(self, keys: Collection[str]) -> dict[str, KnownDocument]:
         """The documents that exist among `keys`."""
         d = documents.c
-        query = sa.select(d.key, d.id, d.content_hash, d.metadata, sources.c.uri).select_from(
+        written = sa.type_coerce(d.metadata, sa.Text)
+        query = sa.select(d.key, d.id, d.content_hash, written, sources.c.uri).select_from(
             documents.outerjoin(sources)
         )
-        return {
-            row.key: KnownDocument(row.id, row.content_hash, row.metadata, row.uri)
-            for row in rows_in(self.connection, query, d.key, keys)
-        }
+        found = rows_in(self.connection, query, d.key, keys)
+        return {row[0]: KnownDocument._make(row[1:]) for row in found}
 
     def embedded(self, hashes: Collection[bytes]) -> dict[bytes, Float32Array]:
         """Vectors of texts that were embedded before, by content hash."""
-        query = sa.select(passages.c.id, passages.c.content_hash, passages.c.vector)
-        rows = list(rows_in(self.connection, query, passages.c.content_hash, hashes))
-        return dict(zip((row.content_hash for row in rows), self._matrix(rows), strict=True))
+        p = passages.c
+        query = sa.select(p.content_hash, p.id, p.vector)
+        rows = list(rows_in(self.connection, query, p.content_hash, hashes))
+        _, matrix = self._ids_and_vectors([row[1:] for row in rows])
+        return dict(zip((row[0] for row in rows), matrix, strict=True))
 
     def allowed(self, where: Filter) -> IdArray:
         """Ids of the passages whose document meets the filter, ascending.
@@ -154,6 +150,37 @@ class View:
         ).select_from(documents.outerjoin(sources))
         found = rows_in(self.connection, query, d.key, keys)
         return {row.key: StoredDocument(*tuple(row)) for row in found}
+
+    def exported(self, where: Filter | None) -> Iterator[Exported]:
+        """Every document, or those of a filter, with its passages; in order of insertion."""
+        d, p = documents.c, passages.c
+        query = sa.select(
+            d.id,
+            d.key,
+            d.text,
+            sa.type_coerce(d.metadata, sa.Text),
+            sources.c.uri,
+            p.text,
+            *(p.start, p.end, p.token_count, p.truncated),
+            p.content_hash.is_(None),
+            p.vector,
+        ).select_from(documents.join(passages).outerjoin(sources))
+        if where is not None:
+            check_fields(where, self.field_names())
+            query = query.where(to_sql(where))
+        streamed = self.connection.execution_options(yield_per=_ROWS_A_FETCH)
+        result = streamed.execute(query.order_by(d.id, p.ordinal))
+        for _, rows in itertools.groupby(result, key=itemgetter(0)):
+            parts: list[Passage] = []
+            for row in rows:
+                blob = row[-1]
+                if len(blob) != 4 * self._dimension:
+                    self._ids_and_vectors([(row[0], blob)])
+                start, end, tokens, truncated, own = row[6:-1]
+                vector = vectors.from_blobs([blob], self._dimension)[0]
+                parts.append(Passage(start, end, tokens, truncated, own, vector))
+            _, key, text, written, uri, only = row[:6]
+            yield Exported(key, only if text is None else text, written, uri, tuple(parts))
 
     def count_chunked(self) -> int:
         """Documents that were split into several passages."""

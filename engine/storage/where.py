@@ -229,6 +229,14 @@ def field_paths(metadata: Mapping[str, Any], prefix: Path = ()) -> Iterator[Path
             yield from field_paths(value, (*prefix, key))
 
 
+def shape(metadata: Mapping[str, Any]) -> tuple[Path, ...]:
+    """All fields of a metadata object; of a flat one without looking at more than its keys."""
+    for value in metadata.values():
+        if isinstance(value, dict):
+            return tuple(field_paths(metadata))
+    return tuple(zip(metadata, strict=True))
+
+
 def check_fields(tree: Filter, known: Collection[str]) -> None:
     """Raise `FilterError` where the filter names a field that no document has."""
     for name in sorted(field_name(path) for path in paths(tree)):

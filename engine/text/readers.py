@@ -17,6 +17,7 @@ from typing import IO
 from engine.text import html, parquet, pdf
 from engine.text.compressed import GunzipError, Gunzipped, is_gzip
 from engine.text.encoding import detect_encoding
+from engine.text.json_text import parsed
 from engine.text.rows import Columns, Item, Note, OnBytes, ReadOptions, Row, row, row_or_refusal
 from engine.text.sources import KNOWN, SUFFIXES, Source, open_bytes, refused, spooled
 from engine.types import Document, Refusal
@@ -186,7 +187,7 @@ def _jsonl(text: IO[str], source: Source, options: ReadOptions) -> Iterator[Item
             if line.strip():
                 where = f"{source.name}:{number}"
                 try:
-                    yield where, json.loads(line)
+                    yield where, parsed(line)
                 except (ValueError, RecursionError) as error:
                     yield where, refused(where, f"is no JSON ({error})")
 

@@ -21,7 +21,8 @@ class ReadOptions:
     """How rows become documents.
 
     `text_columns` are joined by `joiner` where several are named; `metadata_columns` None means
-    every column left over; `format` overrides the file name's suffix.
+    every column left over; `format` overrides the file name's suffix. With `counting`, rows are
+    read only to be counted, and the documents of a table's are empty.
     """
 
     whole: bool = False
@@ -32,6 +33,7 @@ class ReadOptions:
     vector_column: str | None = None
     joiner: str = ": "
     delimiter: str | None = None
+    counting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,14 @@ class Note:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Fault:
+    """Why there is no text."""
+
+    reason: str
+
+
+_COUNTED = Document("")
 Item = Row | Refusal | Note
 OnBytes = Callable[[int], None]
 
@@ -101,21 +111,26 @@ class Columns:
                 f"{where} has no text column; name one with --text-column (columns: {listed}), "
                 "or the separator of a table with --delimiter"
             )
+        self._text = self._texts[0] if len(self._texts) == 1 else None
         self._id = options.id_column or (ID_NAME if ID_NAME in names else None)
+        self._taken = {*self._texts, self._id, options.vector_column}
         kept = names if options.metadata_columns is None else options.metadata_columns
         used = {*self._texts, self._id, options.vector_column, *kept}
         self.used = tuple(name for name in dict.fromkeys(names) if name in used)
 
     def document(self, values: Mapping[str, Any]) -> Document | str:
         """The row as a document, or why it is none."""
+        if self._options.counting:
+            return _COUNTED
         if self._keyed and not any(name in values for name in self._texts):
             named = "', '".join(self._texts)
             return f"it has no '{named}' (keys: {', '.join(values) or 'none'})"
-        parts = [values.get(name) for name in self._texts]
-        for name, part in zip(self._texts, parts, strict=True):
-            if isinstance(part, list | dict | bool):
-                return f"the text column '{name}' holds a {type(part).__name__}, not a text"
-        text = self._options.joiner.join(str(part) for part in parts if part not in (None, ""))
+        text = values.get(self._text) if self._text is not None else None
+        if type(text) is not str:
+            found = self._joined(values)
+            if isinstance(found, _Fault):
+                return found.reason
+            text = found
         identity = values.get(self._id) if self._id else None
         if isinstance(identity, list | dict | bool):
             return f"the id column '{self._id}' holds a {type(identity).__name__}, not a text"
@@ -134,10 +149,17 @@ class Columns:
             vector,
         )
 
+    def _joined(self, values: Mapping[str, Any]) -> str | _Fault:
+        parts = [values.get(name) for name in self._texts]
+        for name, part in zip(self._texts, parts, strict=True):
+            if isinstance(part, list | dict | bool):
+                kind = type(part).__name__
+                return _Fault(f"the text column '{name}' holds a {kind}, not a text")
+        return self._options.joiner.join(str(part) for part in parts if part not in (None, ""))
+
     def _metadata(self, values: Mapping[str, Any]) -> dict[str, Any]:
         if self._options.metadata_columns is not None:
             kept = [name for name in self._options.metadata_columns if name in values]
         else:
-            used = {*self._texts, self._id, self._options.vector_column}
-            kept = [name for name in values if name not in used]
+            kept = [name for name in values if name not in self._taken]
         return {name: self._convert(values[name]) for name in kept}

@@ -1,0 +1,132 @@
+"""`attendex export`, `attendex import` and `attendex backup`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from engine import console
+from engine.commands.options import json_option, model_options, store_option
+from engine.settings import DEFAULT_MODEL
+
+if TYPE_CHECKING:
+    from engine.core import Engine
+    from engine.transfer import ExportFile
+
+STREAM = "-"
+
+format_option = click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["jsonl", "parquet"]),
+    help="The file's format, whatever its name.",
+)
+overwrite_option = click.option("--overwrite", is_flag=True, help="Write over a FILE that exists.")
+
+
+@click.command()
+@click.argument("file")
+@format_option
+@click.option(
+    "--vectors/--no-vectors",
+    default=True,
+    help="With the vectors (the default) or only texts and metadata.",
+)
+@click.option("--where", help="Only documents whose metadata match; written as for query.")
+@overwrite_option
+@store_option
+@json_option
+def export(
+    file: str,
+    format_: str | None,
+    vectors: bool,
+    where: str | None,
+    overwrite: bool,
+    store: str,
+    as_json: bool | None,
+) -> None:
+    """Write the documents to FILE (.jsonl, .jsonl.gz, .parquet, or - for standard output).
+
+    With the vectors, `attendex import` gives the same store back and embeds nothing. The file
+    holds one generation, whatever is written to the store meanwhile, and appears whole or not at
+    all.
+    """
+    from engine.core import Engine
+
+    with Engine.open(store, read_only=True) as engine:
+        count = engine.export_file(
+            file, format=format_, vectors=vectors, where=where, overwrite=overwrite
+        )
+    if file != STREAM:
+        console.Console(as_json).values({"documents": count, "file": file})
+
+
+@click.command("import")
+@click.argument("file")
+@format_option
+@click.option(
+    "--vectors/--no-vectors",
+    default=True,
+    help="Take the vectors of FILE (the default) or embed its texts.",
+)
+@store_option
+@model_options
+@json_option
+def import_(
+    file: str,
+    format_: str | None,
+    vectors: bool,
+    store: str,
+    model: str | None,
+    offline: bool,
+    as_json: bool | None,
+) -> None:
+    """Take in what `attendex export` wrote to FILE (- for standard input), making the store if
+    need be.
+
+    The same id again replaces its document. Vectors must be of the store's own model; without
+    vectors, in FILE or by --no-vectors, the texts are embedded.
+    """
+    from engine.transfer import ExportFile
+
+    with (
+        ExportFile(file, format_) as exported,
+        _opened(exported, vectors, store, model, offline) as engine,
+        console.progress() as show,
+    ):
+        report = engine.import_file(exported, vectors=vectors, on_progress=show)
+    console.notes(report)
+    console.Console(as_json).report(report, store)
+    if report.failed:
+        raise SystemExit(1)
+
+
+def _opened(
+    exported: ExportFile, vectors: bool, store: str, model: str | None, offline: bool
+) -> Engine:
+    from engine.core import Engine
+    from engine.storage.store import store_exists
+
+    if store_exists(Path(store)):
+        return Engine.open(store, model=model, offline=offline)
+    if model is None and vectors and exported.header is not None:
+        return Engine.create_for(store, exported, offline=offline)
+    return Engine.create(store, model=DEFAULT_MODEL if model is None else model, offline=offline)
+
+
+@click.command()
+@click.argument("file")
+@overwrite_option
+@store_option
+def backup(file: str, overwrite: bool, store: str) -> None:
+    """Copy the store's database into FILE, while others may write.
+
+    Put into an empty directory as store.db, it is the same store; the index is made anew.
+    """
+    from engine.core import Engine
+
+    with Engine.open(store, read_only=True) as engine:
+        engine.backup(file, overwrite=overwrite)
+    console.note(f"{store} was copied into {file}")

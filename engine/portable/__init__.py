@@ -1,0 +1,1 @@
+"""Stores as files that other programs read too: JSON lines and parquet."""

@@ -1,0 +1,70 @@
+"""An open store, its model and its index: what every part of `Engine` works with."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Self
+
+from engine.errors import InvalidInputError, StorageError
+from engine.models import ModelSource
+from engine.storage.store import Store
+from engine.text import unicode
+
+if TYPE_CHECKING:
+    from engine.ranking.rerank import Reranker
+    from engine.upkeep import IndexKeeper
+
+
+class Session:
+    """Opened and closed; a context manager. Loads model and index at their first use."""
+
+    def __init__(self, store: Store, models: ModelSource, reranker: Reranker | None) -> None:
+        self._store = store
+        self._models = models
+        self._reranker = reranker
+        self._index: IndexKeeper | None = None
+        self._setup = threading.Lock()
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the database and the index; publishes nothing. A closed engine stays closed."""
+        self._closed = True
+        self._index = None
+        self._store.close()
+
+    def _open_index(self) -> IndexKeeper:
+        with self._setup:
+            if self._index is None:
+                from engine.upkeep import IndexKeeper
+
+                self._index = IndexKeeper(self._store)
+            return self._index
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StorageError(f"the store {self._store.path} was closed")
+
+    def _check_writable(self) -> None:
+        self._check_open()
+        if self._store.read_only:
+            raise StorageError(f"the store {self._store.path} was opened to be read only")
+
+
+def text_list(values: object, what: str) -> list[str]:
+    """A list of texts; one text alone is a mistake."""
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise InvalidInputError(f"{what} must be a list of texts, not {values!r}")
+    listed = list(values)
+    for value in listed:
+        if not isinstance(value, str):
+            raise InvalidInputError(f"{what} must be texts, not {value!r}")
+        if fault := unicode.fault(value):
+            raise InvalidInputError(f"{what}: {value!r} cannot be used, {fault}")
+    return listed

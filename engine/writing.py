@@ -1,0 +1,158 @@
+"""The part of `Engine` that writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from engine import vectors as matrices
+from engine.session import Session, text_list
+from engine.types import AddReport, Document, Item, Progress, PruneReport
+
+if TYPE_CHECKING:
+    from engine.text.readers import ReadOptions
+    from engine.transfer import ExportFile
+
+
+class Writing(Session):
+    """Whatever changes the store; one writer at a time."""
+
+    def add(
+        self,
+        documents: Iterable[Document | str],
+        *,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> AddReport:
+        """Index documents (or plain texts), replacing those whose id exists.
+
+        The iterable is consumed batch by batch and never held whole; every batch is committed
+        with its vectors. A document that cannot be indexed is refused and named in the report,
+        and the others go in. Raises `LockedError` while another process writes, `ModelError`.
+        """
+        from engine.incoming import from_documents
+
+        return self.ingest(from_documents(documents), on_progress=on_progress)
+
+    def add_vectors(
+        self,
+        matrix: object,
+        *,
+        ids: Sequence[str],
+        texts: Sequence[str] | None = None,
+        metadata: Sequence[Mapping[str, Any]] | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> AddReport:
+        """Index ready vectors: row i of `matrix` (n, d), any real dtype, under `ids[i]`.
+
+        `texts` are what is shown for them (nothing, where not given). The matrix may be
+        memory-mapped: it is read batch by batch. Otherwise as `add`. Raises `DimensionError` for
+        another width than the store's, `InvalidInputError` where the lists are not n long.
+        """
+        from engine.incoming import from_matrix
+
+        where = "the matrix"
+        rows = matrices.as_table(matrix, where=where)
+        matrices.check_width(rows, self._store.settings.dimension, where=where)
+        return self.ingest(from_matrix(rows, ids, texts, metadata), on_progress=on_progress)
+
+    def add_files(
+        self,
+        paths: Sequence[str],
+        *,
+        options: ReadOptions | None = None,
+        glob: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+        vectors: str | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> AddReport:
+        """Index files and directories, as `attendex index` does.
+
+        A file indexed again replaces what it held before. In directories `glob` and `exclude`
+        choose files by patterns written as in a .gitignore. Files and rows that cannot be read are
+        named in the report. `vectors` is a .npy file of ready vectors, in step with the rows of
+        the one file given.
+        """
+        from engine.intake import Intake
+
+        intake = Intake(
+            text_list(paths, "paths"),
+            options,
+            base=self._store.path.parent,
+            glob=text_list(glob, "glob"),
+            exclude=text_list(exclude, "exclude"),
+            vectors=vectors,
+        )
+        intake.check_width(self._store.settings.dimension)
+        return self.ingest(intake, on_progress=on_progress, fraction=intake.fraction)
+
+    def ingest(
+        self,
+        items: Iterable[Item],
+        *,
+        on_progress: Callable[[Progress], None] | None = None,
+        fraction: Callable[[], float | None] = lambda: None,
+    ) -> AddReport:
+        """`add` for items that know their place and source, as the file readers give them.
+
+        `fraction` tells how much of the input was read, for progress.
+        """
+        from engine import upkeep
+        from engine.ingest import Ingest
+
+        self._check_writable()
+        with self._store.lock.held():
+            keeper = self._open_index()
+            work = Ingest(
+                self._store,
+                self._models.load,
+                lambda: keeper.publish_if_due(upkeep.WHILE_WRITING),
+            )
+            report = work.run(items, on_progress=on_progress, fraction=fraction)
+            keeper.publish_if_due(upkeep.WHEN_DONE)
+            return report
+
+    def import_file(
+        self,
+        exported: str | ExportFile,
+        *,
+        format: str | None = None,
+        vectors: bool = True,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> AddReport:
+        """Take in what `export_file` wrote: documents, sources, passages and vectors as they were.
+
+        The vectors must be of the store's own model (`ModelMismatchError`) and metric; with
+        `vectors` False, or where there are none, the texts are embedded. Documents whose id
+        exists are replaced. Raises `InvalidInputError` for a file that is no export.
+        """
+        from engine.transfer import ExportFile
+
+        if not isinstance(exported, ExportFile):
+            with ExportFile(exported, format) as opened:
+                return self.import_file(opened, vectors=vectors, on_progress=on_progress)
+        items = exported.items(self._store.settings, vectors=vectors)
+        return self.ingest(items, on_progress=on_progress)
+
+    def prune(self, roots: Sequence[str], *, dry_run: bool = False) -> PruneReport:
+        """Remove the documents of files that are gone from the given files and directories.
+
+        With `dry_run` nothing is removed and the report says what would be. Sources elsewhere
+        are left alone.
+        """
+        from engine.pruning import prune
+
+        self._check_writable()
+        with self._store.lock.held():
+            return prune(self._store, text_list(roots, "roots"), dry_run=dry_run)
+
+    def delete(self, ids: Sequence[str]) -> int:
+        """Delete documents; ids that do not exist are ignored. Returns how many were deleted."""
+        self._check_writable()
+        with self._store.lock.held():
+            return self._store.delete(text_list(ids, "ids"))
+
+    def rebuild(self) -> None:
+        """Make the index file anew from the database."""
+        self._check_writable()
+        with self._store.lock.held():
+            self._open_index().publish()
