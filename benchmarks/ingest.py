@@ -1,6 +1,6 @@
 """Ingest against the limits: the bare encoder, the bare database, flat memory.
 
-    python benchmarks/ingest.py encode --texts SYNSETS.TSV [--limit 8192] [--rounds 5]
+    python benchmarks/ingest.py encode --texts SYNSETS.TSV [--column definition] [--limit 8192]
     python benchmarks/ingest.py vectors [--rows 40000] [--rounds 5]
     python benchmarks/ingest.py memory [--rows 1000000]
 
@@ -38,11 +38,15 @@ Matrix = NDArray[np.float32]
 WIDTH = 384
 
 
-def glosses(path: Path, limit: int | None) -> list[str]:
-    """The definitions in a table with the column `definition`."""
+def column(path: Path, name: str, limit: int | None) -> list[str]:
+    """The texts of one column of a table (tab separated) or key of JSON lines."""
     with path.open(encoding="utf-8", newline="") as lines:
-        rows = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
-        return [row["definition"] for row in islice(rows, limit)]
+        rows: Iterator[dict[str, str]]
+        if path.suffix == ".jsonl":
+            rows = map(json.loads, lines)
+        else:
+            rows = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+        return [row[name] for row in islice(rows, limit)]
 
 
 def encode(options: argparse.Namespace, scratch: Path) -> None:
@@ -52,7 +56,7 @@ def encode(options: argparse.Namespace, scratch: Path) -> None:
 
     located = locate(DEFAULT_MODEL, offline=True)
     embedder = load(located, fingerprint(located.path))
-    texts = glosses(options.texts, options.limit)
+    texts = column(options.texts, options.column, options.limit)
     bare_seconds: list[float] = []
     ours: list[float] = []
     shares: list[float] = []
@@ -67,7 +71,7 @@ def encode(options: argparse.Namespace, scratch: Path) -> None:
         ours.append(report.seconds)
         shares.append(1 - report.seconds_by_stage["embedding"] / report.seconds)
     ratios = [bare / own for bare, own in zip(bare_seconds, ours, strict=True)]
-    print(f"{len(texts):,} glosses, {embedded:,} different; medians of {options.rounds} rounds:")
+    print(f"{len(texts):,} texts, {embedded:,} different; medians of {options.rounds} rounds:")
     print(f"  encode, one call: {len(texts) / statistics.median(bare_seconds):.0f} texts/s")
     print(f"  engine.add: {len(texts) / statistics.median(ours):.0f} texts/s")
     print(f"  ratio {statistics.median(ratios):.3f} (of {_listed(ratios, '.2f')})")
@@ -119,7 +123,7 @@ def vectors(options: argparse.Namespace, scratch: Path) -> None:
 
     from engine.text.readers import ReadOptions
 
-    column = ReadOptions(vector_column="vector")
+    options_column = ReadOptions(vector_column="vector")
     ways: dict[str, Callable[[Engine], object]] = {
         "add_vectors": lambda e: e.add_vectors(matrix, ids=ids, texts=texts, metadata=labels),
         "add, Document(vector=…)": lambda e: e.add(
@@ -128,8 +132,10 @@ def vectors(options: argparse.Namespace, scratch: Path) -> None:
         "rows.csv --vectors rows.npy": lambda e: e.add_files(
             [str(rows_csv)], vectors=str(rows_npy)
         ),
-        "parquet --vector-column": lambda e: e.add_files([str(rows_parquet)], options=column),
-        "jsonl --vector-column": lambda e: e.add_files([str(rows_jsonl)], options=column),
+        "parquet --vector-column": lambda e: e.add_files(
+            [str(rows_parquet)], options=options_column
+        ),
+        "jsonl --vector-column": lambda e: e.add_files([str(rows_jsonl)], options=options_column),
     }
     rates: dict[str, list[float]] = {name: [] for name in ("sqlite3 executemany", *ways)}
     for turn in range(options.rounds):
@@ -214,6 +220,7 @@ def main() -> None:
     parts = parser.add_subparsers(required=True)
     one = parts.add_parser("encode")
     one.add_argument("--texts", type=Path, required=True)
+    one.add_argument("--column", default="definition")
     one.add_argument("--limit", type=int, default=8192)
     one.add_argument("--rounds", type=int, default=5)
     one.set_defaults(run=encode)

@@ -49,16 +49,18 @@ class Engine(Writing):
         index: IndexSpec | None = None,
         exist_ok: bool = False,
         offline: bool = False,
+        half: bool = False,
         reranker: Reranker | None = None,
     ) -> Engine:
         """Make a new store at `path` (a directory) and open it.
 
         `model` is a sentence-transformers model by hub name or local path, or any `Embedder`.
-        `offline` forbids fetching it. Where a store exists, `StoreExistsError` is raised, or with
-        `exist_ok` that store is opened, if it is of the same model and metric. Raises
-        `ModelError` where the model cannot be had, `StorageError` where the store cannot be made.
+        `offline` forbids fetching it; with `half` it runs in 16 bit on a GPU. Where a store
+        exists, `StoreExistsError` is raised, or with `exist_ok` that store is opened, if it is of
+        the same model and metric. Raises `ModelError` where the model cannot be had,
+        `StorageError` where the store cannot be made.
         """
-        made = opening.create(path, model, index, exist_ok=exist_ok, offline=offline)
+        made = opening.create(path, model, index, exist_ok=exist_ok, offline=offline, half=half)
         return cls(*made, reranker)
 
     @classmethod
@@ -69,6 +71,7 @@ class Engine(Writing):
         read_only: bool = False,
         model: str | Embedder | None = None,
         offline: bool = False,
+        half: bool = False,
         reranker: Reranker | None = None,
     ) -> Engine:
         """Open an existing store; it remembers its model, so none need be given.
@@ -77,7 +80,10 @@ class Engine(Writing):
         `ModelMismatchError` is raised. A store of an older schema is backed up and upgraded.
         Raises `StoreNotFoundError`, `SchemaVersionError`, `CorruptionError`.
         """
-        return cls(*opening.open_store(path, model, read_only=read_only, offline=offline), reranker)
+        return cls(
+            *opening.open_store(path, model, read_only=read_only, offline=offline, half=half),
+            reranker,
+        )
 
     @classmethod
     def create_for(
@@ -86,6 +92,7 @@ class Engine(Writing):
         exported: ExportFile,
         *,
         offline: bool = False,
+        half: bool = False,
         reranker: Reranker | None = None,
     ) -> Engine:
         """Make a new, empty store for the vectors of an export, as `engine.transfer` opens it.
@@ -96,7 +103,7 @@ class Engine(Writing):
         settings = exported.settings()
         if settings is None:
             raise InvalidInputError(f"{exported.path} has no vectors; make a store with a model")
-        return cls(*opening.create_with(path, settings, offline=offline), reranker)
+        return cls(*opening.create_with(path, settings, offline=offline, half=half), reranker)
 
     def get(self, ids: Sequence[str]) -> list[StoredDocument]:
         """The documents of the given ids, in that order.

@@ -29,6 +29,7 @@ class ModelSource:
         model: str | Embedder,
         *,
         offline: bool = False,
+        half: bool = False,
         expected: StoreSettings | None = None,
     ) -> None:
         if isinstance(model, os.PathLike):
@@ -39,6 +40,7 @@ class ModelSource:
             )
         self._model = model
         self._offline = offline
+        self._half = half
         self._expected = expected
         self._loaded: Embedder | None = None if isinstance(model, str) else model
         self._found: tuple[LocatedModel, str] | None = None
@@ -73,7 +75,7 @@ class ModelSource:
             )
         from engine.embedding import sentence_transformer
 
-        return sentence_transformer.load(*self._find(name))
+        return sentence_transformer.load(*self._find(name), half=self._half)
 
     def _find(self, name: str) -> tuple[LocatedModel, str]:
         """The model's files and fingerprint, checked; hashed once, however often it is asked."""

@@ -17,6 +17,7 @@ def create(
     *,
     exist_ok: bool,
     offline: bool,
+    half: bool,
 ) -> tuple[Store, ModelSource]:
     """A new store and its model; the existing one, of the same model and metric, if `exist_ok`.
 
@@ -26,7 +27,7 @@ def create(
     spec = IndexSpec() if index is None else index
     if not isinstance(spec, IndexSpec):
         raise InvalidInputError(f"index must be an IndexSpec, not {index!r}")
-    models = ModelSource(model, offline=offline)
+    models = ModelSource(model, offline=offline, half=half)
     if not store_exists(where):
         embedder = models.load()
         made = StoreSettings(
@@ -46,7 +47,7 @@ def create(
                 raise
     if not exist_ok:
         raise StoreExistsError(where)
-    store, models = open_store(where, model, read_only=False, offline=offline)
+    store, models = open_store(where, model, read_only=False, offline=offline, half=half)
     own = store.settings.metric
     if index is not None and spec.metric is not own:
         store.close()
@@ -57,21 +58,23 @@ def create(
     return store, models
 
 
-def create_with(path: object, made: StoreSettings, *, offline: bool) -> tuple[Store, ModelSource]:
+def create_with(
+    path: object, made: StoreSettings, *, offline: bool, half: bool
+) -> tuple[Store, ModelSource]:
     """A new store of given settings; its model is found when it is needed."""
     where = as_path(path)
     create_store(where, made)
-    return open_store(where, None, read_only=False, offline=offline)
+    return open_store(where, None, read_only=False, offline=offline, half=half)
 
 
 def open_store(
-    path: object, model: str | Embedder | None, *, read_only: bool, offline: bool
+    path: object, model: str | Embedder | None, *, read_only: bool, offline: bool, half: bool
 ) -> tuple[Store, ModelSource]:
     """An existing store and its model, checked if one is given but not loaded."""
     store = Store(as_path(path), read_only=read_only)
     try:
         given = store.settings.model if model is None else model
-        models = ModelSource(given, offline=offline, expected=store.settings)
+        models = ModelSource(given, offline=offline, half=half, expected=store.settings)
         if model is not None:
             models.identify()
             if not read_only:

@@ -254,3 +254,26 @@ def test_similarities_equal_a_float64_reference(
             assert sorted(order) == list(range(len(texts)))
             np.testing.assert_allclose(found, reference[order], atol=1e-5)
             np.testing.assert_allclose(np.sort(reference)[::-1], found, atol=1e-5)
+
+
+def test_half_precision_is_for_a_gpu(
+    minilm: SentenceTransformerEmbedder,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    located = locate(DEFAULT_MODEL, offline=True)
+    texts = ["a dog barks", "the bank of the river", "thermometer"]
+    plain = minilm.embed_documents(texts)
+    on_cpu = SentenceTransformerEmbedder(located, minilm.fingerprint, half=True)
+    assert "half precision is for a GPU" in caplog.text
+    np.testing.assert_array_equal(on_cpu.embed_documents(texts), plain)
+    monkeypatch.setattr("engine.embedding.sentence_transformer.GPU", "cpu")
+    half = SentenceTransformerEmbedder(located, minilm.fingerprint, half=True)
+    found = half.embed_documents(texts)
+    assert found.dtype == np.float32
+    difference = np.linalg.norm(found - plain, axis=1)
+    assert (difference > 0).all()
+    assert (difference < 5e-3).all()
+    words, rows = half.word_vectors("a dog", query=False)
+    assert [word.text for word in words] == ["a", "dog"]
+    assert rows.dtype == np.float32

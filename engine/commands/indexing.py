@@ -10,7 +10,7 @@ import click
 
 from engine import console
 from engine.commands.asking import query
-from engine.commands.options import json_option, model_options, store_option
+from engine.commands.options import half_option, json_option, model_options, store_option
 from engine.errors import InvalidInputError
 from engine.settings import DEFAULT_MODEL, IndexSpec, Metric
 from engine.types import Refusal
@@ -31,6 +31,7 @@ DEMO_QUERIES = (
 @click.argument("paths", nargs=-1, required=True)
 @store_option
 @model_options
+@half_option
 @click.option(
     "--metric",
     type=click.Choice([metric.value for metric in Metric]),
@@ -70,6 +71,7 @@ def index(
     store: str,
     model: str | None,
     offline: bool,
+    half: bool,
     metric: str | None,
     whole: bool,
     format_: str | None,
@@ -127,7 +129,7 @@ def index(
         _report_nothing(intake)
         return
     with (
-        _opened_for_index(store, exists, model, offline, metric) as engine,
+        _opened_for_index(store, exists, model, offline, half, metric) as engine,
         console.progress() as show,
     ):
         intake.check_width(engine.stats().dimension)
@@ -161,7 +163,7 @@ def _report_nothing(intake: Intake) -> None:
 
 
 def _opened_for_index(
-    store: str, exists: bool, model: str | None, offline: bool, metric: str | None
+    store: str, exists: bool, model: str | None, offline: bool, half: bool, metric: str | None
 ) -> Engine:
     from engine.core import Engine
 
@@ -172,8 +174,9 @@ def _opened_for_index(
             index=IndexSpec(metric=Metric(metric or Metric.COSINE.value)),
             exist_ok=True,
             offline=offline,
+            half=half,
         )
-    opened = Engine.open(store, model=model, offline=offline)
+    opened = Engine.open(store, model=model, offline=offline, half=half)
     own = opened.stats().metric
     if metric is not None and metric != own:
         opened.close()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from engine import console
-from engine.commands.options import json_option, model_options, store_option
+from engine.commands.options import half_option, json_option, model_options, store_option
 from engine.settings import DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ def export(
 )
 @store_option
 @model_options
+@half_option
 @json_option
 def import_(
     file: str,
@@ -81,6 +82,7 @@ def import_(
     store: str,
     model: str | None,
     offline: bool,
+    half: bool,
     as_json: bool | None,
 ) -> None:
     """Take in what `attendex export` wrote to FILE (- for standard input), making the store if
@@ -93,7 +95,7 @@ def import_(
 
     with (
         ExportFile(file, format_) as exported,
-        _opened(exported, vectors, store, model, offline) as engine,
+        _opened(exported, vectors, store, model, offline, half) as engine,
         console.progress() as show,
     ):
         report = engine.import_file(exported, vectors=vectors, on_progress=show)
@@ -104,16 +106,18 @@ def import_(
 
 
 def _opened(
-    exported: ExportFile, vectors: bool, store: str, model: str | None, offline: bool
+    exported: ExportFile, vectors: bool, store: str, model: str | None, offline: bool, half: bool
 ) -> Engine:
     from engine.core import Engine
     from engine.storage.store import store_exists
 
     if store_exists(Path(store)):
-        return Engine.open(store, model=model, offline=offline)
+        return Engine.open(store, model=model, offline=offline, half=half)
     if model is None and vectors and exported.header is not None:
-        return Engine.create_for(store, exported, offline=offline)
-    return Engine.create(store, model=DEFAULT_MODEL if model is None else model, offline=offline)
+        return Engine.create_for(store, exported, offline=offline, half=half)
+    return Engine.create(
+        store, model=DEFAULT_MODEL if model is None else model, offline=offline, half=half
+    )
 
 
 @click.command()

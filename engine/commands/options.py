@@ -26,6 +26,7 @@ json_option = click.option(
     default=None,
     help="JSON lines or a table; by default a table on a terminal, JSON lines in a pipe.",
 )
+half_option = click.option("--half", is_flag=True, help="Embed in 16 bit, where there is a GPU.")
 
 
 def model_options(command: Command) -> Command:

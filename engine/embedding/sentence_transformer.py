@@ -5,6 +5,7 @@ The model runs under a lock: its tokenizer is not safe to share between threads.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -23,6 +24,10 @@ from engine.vectors import unit_rows
 
 TOKENS_A_BATCH = 1024
 """Tokens, padding included, that go through the model at once: more is no faster on a CPU."""
+TOKENS_A_BATCH_GPU = 1 << 16
+GPU = "cuda"
+
+log = logging.getLogger("attendex")
 
 
 def length_batches(counts: Sequence[int], budget: int) -> Iterator[list[int]]:
@@ -44,13 +49,23 @@ _SPECIAL = 2
 
 
 class SentenceTransformerEmbedder:
-    """Any sentence-transformers model, loaded from a local directory."""
+    """Any sentence-transformers model, loaded from a local directory.
 
-    def __init__(self, located: LocatedModel, fingerprint: str) -> None:
+    With `half`, a model on a GPU runs in 16 bit: about twice as fast, and vectors differ from
+    those in 32 bit by some 1e-3 of their length. On a CPU it stays in 32 bit, and says so.
+    """
+
+    def __init__(self, located: LocatedModel, fingerprint: str, *, half: bool = False) -> None:
         self.name = located.name
         self.fingerprint = fingerprint
         self._lock = threading.Lock()
         self.model = _load(located.path)
+        on_gpu = self.model.device.type == GPU
+        self._budget = TOKENS_A_BATCH_GPU if on_gpu else TOKENS_A_BATCH
+        if half and on_gpu:
+            self.model.half()
+        elif half:
+            log.warning("half precision is for a GPU, and there is none: embedding in 32 bit")
         self._tokenizer = _counting_tokenizer(self.model, located.name)
         dimension = self.model.get_embedding_dimension()
         self.dimension = int(dimension) if dimension else self.embed_documents(["a"]).shape[1]
@@ -103,7 +118,7 @@ class SentenceTransformerEmbedder:
             return np.empty((0, self.dimension), np.float32)
         counts = self.count_tokens(texts)
         vectors: list[Float32Array | None] = [None] * len(texts)
-        for batch in length_batches(counts, TOKENS_A_BATCH):
+        for batch in length_batches(counts, self._budget):
             rows = self._encode_batch(encode, [texts[n] for n in batch])
             for number, row in zip(batch, rows, strict=True):
                 vectors[number] = row
@@ -136,17 +151,21 @@ class SentenceTransformerEmbedder:
         return max(1, window - special - max(self.count_tokens(prompts), default=0))
 
 
-_loaded: WeakValueDictionary[tuple[str, str], SentenceTransformerEmbedder] = WeakValueDictionary()
+_loaded: WeakValueDictionary[tuple[str, str, bool], SentenceTransformerEmbedder] = (
+    WeakValueDictionary()
+)
 _loading = threading.Lock()
 
 
-def load(located: LocatedModel, fingerprint: str) -> SentenceTransformerEmbedder:
+def load(
+    located: LocatedModel, fingerprint: str, *, half: bool = False
+) -> SentenceTransformerEmbedder:
     """The embedder of a model; stores of one process that use the same model share it."""
-    key = (located.name, fingerprint)
+    key = (located.name, fingerprint, half)
     with _loading:
         found = _loaded.get(key)
         if found is None:
-            found = _loaded[key] = SentenceTransformerEmbedder(located, fingerprint)
+            found = _loaded[key] = SentenceTransformerEmbedder(located, fingerprint, half=half)
         return found
 
 

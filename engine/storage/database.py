@@ -84,7 +84,7 @@ def _quote(path: Path) -> str:
 def _set_pragmas(connection: Any, _record: object) -> None:
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA mmap_size = 1073741824")
+    connection.execute("PRAGMA mmap_size = 268435456")
     connection.execute("PRAGMA cache_size = -32768")
 
 
