@@ -25,6 +25,12 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
+def stamp(path: Path) -> tuple[int, ...]:
+    """Size, time of the last change, and number of a file: other after any write or exchange."""
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns, found.st_ino
+
+
 def publish(target: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a temporary file beside `target`, sync it, and rename it into place."""
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,10 +19,12 @@ import numpy as np
 
 from engine import files
 from engine.errors import CorruptionError, EngineError, StorageError
-from engine.index import flat
+from engine.index import flat, quantised
+from engine.index.contract import VectorIndex
 from engine.index.flat import FlatIndex
+from engine.index.quantised import QuantisedIndex
 from engine.index.snapshot import Snapshot
-from engine.storage.records import Published, State, StoreSettings
+from engine.storage.records import CacheFile, Published, State
 from engine.storage.store import Store
 from engine.storage.view import View
 from engine.types import Float32Array, IdArray
@@ -85,6 +89,27 @@ class IndexKeeper:
         The caller holds the store's writer lock. Raises `StorageError` where it cannot be
         written.
         """
+        with self._store.reading() as view:
+            state = view.state()
+            try:
+                published, index = self._write(view, state)
+            except OSError as error:
+                raise StorageError(
+                    f"the index in {self._directory} cannot be written "
+                    f"({error.strerror or error}); answers come from the database all the same"
+                ) from error
+        self._store.set_published(published)
+        with self._lock:
+            self._damaged = False
+            self._snapshot = self._fresh(index, state.number, published)
+        kept = [one.file for one in (published.rows, published.copy) if one is not None]
+        for path in self._directory.iterdir():
+            if path.name not in kept:
+                with suppress(OSError):
+                    path.unlink()
+
+    def _write(self, view: View, state: State) -> tuple[Published, VectorIndex]:
+        """The files of the view's generation, written and opened."""
         longest = 0.0
 
         def save(path: Path) -> None:
@@ -92,27 +117,25 @@ class IndexKeeper:
             longest = flat.write(path, view.all_vectors(), state.passages, dimension)
 
         dimension = self._store.settings.dimension
-        with self._store.reading() as view:
-            state = view.state()
-            target = self._directory / f"index-{state.number}.faiss"
-            try:
-                files.publish(target, save)
-                checksum = files.sha256_file(target)
-            except OSError as error:
-                raise StorageError(
-                    f"the index file {target} cannot be written ({error.strerror or error}); "
-                    "answers come from the database all the same"
-                ) from error
-        published = Published(target.name, checksum, state.number, state.passages, longest)
-        self._store.set_published(published)
-        index = FlatIndex.load(target, longest)
-        with self._lock:
-            self._damaged = False
-            self._snapshot = _fresh(index, self._store.settings, state.number, target.name)
-        for path in self._directory.iterdir():
-            if path.name != target.name:
-                with suppress(OSError):
-                    path.unlink()
+        rows = self._publish(f"index-{state.number}.faiss", save)
+        published = Published(rows, state.number, state.passages, longest)
+        index = FlatIndex.load(self._directory / rows.file, longest)
+        if state.passages < quantised.SMALLEST:
+            return published, index
+        bounds = quantised.Bounds(1.0, 0.0, 0.0)
+
+        def save_copy(path: Path) -> None:
+            nonlocal bounds
+            bounds = quantised.write(path, index.vectors)
+
+        copy = self._publish(f"copy-{state.number}.faiss", save_copy)
+        published = replace(published, copy=copy, bounds=astuple(bounds))
+        return published, QuantisedIndex.load(self._directory / copy.file, index, bounds)
+
+    def _publish(self, name: str, save: Callable[[Path], None]) -> CacheFile:
+        target = self._directory / name
+        files.publish(target, save)
+        return CacheFile(name, files.sha256_file(target), files.stamp(target))
 
     def publish_if_due(self, due: Due) -> None:
         """Publish where that much has changed since.
@@ -143,27 +166,28 @@ class IndexKeeper:
         published = view.state().published
         if published is None:
             return []
-        if fault := self._fault(published):
+        if fault := self._fault(published, thorough=True):
             with self._store.reading() as latest:
                 replaced = latest.state().published != published
             return [] if replaced else [fault]
-        path = self._directory / published.file
+        path = self._directory / published.rows.file
         try:
-            index = FlatIndex.load(path, published.longest)
+            index = self._load_files(published)
             differ = sum(_differing(index, ids, rows) for ids, rows in view.all_vectors())
         except CorruptionError as error:
             return [str(error)]
         return [f"the index {path} differs from the database in {differ} vectors"] if differ else []
 
     def _load(self, view: View, state: State) -> Snapshot:
-        settings, published = self._store.settings, state.published
+        published = state.published
+        dimension = self._store.settings.dimension
         if published is None:
-            return _fresh(FlatIndex.build([], settings.dimension), settings, 0, None)
+            return self._fresh(FlatIndex.build([], dimension), 0, None)
         fault = self._fault(published)
         if fault is None:
             try:
-                index = FlatIndex.load(self._directory / published.file, published.longest)
-                return _fresh(index, settings, published.generation, published.file)
+                index = self._load_files(published)
+                return self._fresh(index, published.generation, published)
             except CorruptionError as error:
                 fault = str(error)
         with self._store.reading() as latest:
@@ -171,22 +195,38 @@ class IndexKeeper:
                 raise IndexReplaced
         log.warning("%s; rebuilding it from the database", fault)
         self._damaged = True
-        index = FlatIndex.build(view.all_vectors(), settings.dimension)
-        return _fresh(index, settings, state.number, published.file)
+        rebuilt = FlatIndex.build(view.all_vectors(), dimension)
+        return self._fresh(rebuilt, state.number, published)
 
-    def _fault(self, published: Published) -> str | None:
-        path = self._directory / published.file
-        try:
-            if files.sha256_file(path) != published.sha256:
-                return f"the index file {path} is damaged (its checksum differs)"
-        except FileNotFoundError:
-            return f"the index file {path} is missing"
-        except OSError as error:
-            return f"the index file {path} cannot be read ({error.strerror})"
+    def _load_files(self, published: Published) -> VectorIndex:
+        rows = FlatIndex.load(self._directory / published.rows.file, published.longest)
+        if published.copy is None or published.bounds is None:
+            return rows
+        bounds = quantised.Bounds(*published.bounds)
+        return QuantisedIndex.load(self._directory / published.copy.file, rows, bounds)
+
+    def _fault(self, published: Published, *, thorough: bool = False) -> str | None:
+        """Why the files are not those that were published. A file that was not written to since
+        is taken for whole, unless `thorough`: then its bytes are summed up."""
+        for one in filter(None, (published.rows, published.copy)):
+            path = self._directory / one.file
+            try:
+                if files.stamp(path) == one.stamp and not thorough:
+                    continue
+                if files.sha256_file(path) != one.sha256:
+                    return f"the index file {path} is damaged (its checksum differs)"
+            except FileNotFoundError:
+                return f"the index file {path} is missing"
+            except OSError as error:
+                return f"the index file {path} cannot be read ({error.strerror})"
         return None
 
+    def _fresh(self, index: VectorIndex, generation: int, base: Published | None) -> Snapshot:
+        name = None if base is None else base.rows.file
+        return Snapshot.of(index, self._store.settings.metric, generation, name)
 
-def _differing(index: FlatIndex, ids: IdArray, rows: Float32Array) -> int:
+
+def _differing(index: VectorIndex, ids: IdArray, rows: Float32Array) -> int:
     """How many of the rows the index holds otherwise."""
     held = mask_of(ids, index.ids)
     at = np.searchsorted(index.ids, ids[held])
@@ -195,11 +235,5 @@ def _differing(index: FlatIndex, ids: IdArray, rows: Float32Array) -> int:
 
 def _continues(snapshot: Snapshot, state: State) -> bool:
     """The state is of the same base, and not older."""
-    base = state.published.file if state.published else None
+    base = state.published.rows.file if state.published else None
     return snapshot.base_name == base and snapshot.generation <= state.number
-
-
-def _fresh(
-    index: FlatIndex, settings: StoreSettings, generation: int, name: str | None
-) -> Snapshot:
-    return Snapshot.of(index, settings.metric, generation, name)

@@ -1,8 +1,8 @@
 """What every index kind promises, and the one way its answers become exact.
 
-An index is immutable: a set of (id, vector) pairs, ids ascending. `nearest` may be off by float32
-rounding; `exact_top` turns it into the answer of a float64 scan, with proof: it takes more
-candidates until the float32 error bound shows that no other row can belong to the top k.
+An index is immutable: a set of (id, vector) pairs, ids ascending. `nearest` may be off by `error`;
+`exact_top` turns it into the answer of a float64 scan, with proof: it takes more candidates until
+that bound shows that no other row can belong to the top k.
 """
 
 from __future__ import annotations
@@ -22,7 +22,12 @@ SLACK = 16
 """How many candidates more than k are taken at first."""
 _GROWTH = 4
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
+_SPREAD = 8
 _SCAN_SHARE = 4
+_PRECISE_SHARE = 16
+"""Where more than one in so many rows would be candidates, the scan is not worth it."""
+_DIRECT_SHARE = 64
+"""Where a filter leaves no more than one in so many rows, those are compared without a scan."""
 
 
 class VectorIndex(Protocol):
@@ -39,6 +44,13 @@ class VectorIndex(Protocol):
     @property
     def longest(self) -> float:
         """The greatest Euclidean length of a row; 0 where there is none."""
+
+    @property
+    def precise(self) -> VectorIndex | None:
+        """The same rows with a smaller `error`, slower; None where this is the smallest."""
+
+    def error(self, query: Float32Array) -> float:
+        """How far a score that `nearest` gives to the query can be from the true one."""
 
     def nearest(
         self, query: Float32Array, k: int, keep: BoolArray | None
@@ -69,26 +81,34 @@ def exact_top(
 ) -> Candidates:
     """The k nearest rows by float64 inner product, ties by id: what a full scan would answer.
 
-    `first` is what `index.nearest(query, k + SLACK, keep)` answers, where that is known.
+    `first` is what a float32 product finds for k + SLACK rows, where that is known.
 
-    With E the float32 error bound, a row outside the candidates has a float32 score of at most
-    the last candidate's, so a true score of at most that + E; k candidates have true scores of
-    at least the k-th float32 score - E. Once last < k-th - 2E, nothing was missed.
+    With E the error bound of the scores, a row outside the candidates has a score of at most the
+    last candidate's, so a true one of at most that + E; k candidates have true scores of at least
+    the k-th score - E. Once last < k-th - 2E, nothing was missed. Where too many rows lie within
+    that bound, the more precise index is asked, and in the end every row is compared.
     """
     kept = len(index.ids) if keep is None else int(np.count_nonzero(keep))
     k = min(k, kept)
     if k == 0:
         return Candidates(np.empty(0, np.int64), np.empty(0, np.float64))
     length = float(np.linalg.norm(query.astype(np.float64)))
-    error = vectors.float32_error(len(query), length, index.longest)
-    wanted = k + SLACK
-    while wanted * _SCAN_SHARE < kept and length * index.longest < _FLOAT32_MAX:
-        scores, positions = first or index.nearest(query, wanted, keep)
+    few = kept * _DIRECT_SHARE <= len(index.ids) or length * index.longest >= _FLOAT32_MAX
+    current: VectorIndex | None = None if few else index
+    wanted = k + SLACK if index.precise is None or first else _SPREAD * k + 2 * SLACK
+    if first is not None and current is not None:
+        current = index.precise or index
+    while current is not None:
+        if wanted * (_SCAN_SHARE if current.precise is None else _PRECISE_SHARE) > kept:
+            current = current.precise
+            continue
+        scores, positions = first or current.nearest(query, wanted, keep)
         first = None
         if not np.isfinite(scores).all():
             break
-        if float(scores[-1]) < float(scores[k - 1]) - 2 * error:
-            return _best(index, positions, query, k, metric)
+        needed = float(scores[k - 1]) - 2 * current.error(query)
+        if float(scores[-1]) < needed:
+            return _best(index, positions[scores >= needed], query, k, metric)
         wanted *= _GROWTH
     every = np.arange(len(index.ids)) if keep is None else np.flatnonzero(keep)
     return _best(index, every, query, k, metric)

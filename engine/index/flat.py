@@ -30,6 +30,7 @@ class FlatIndex:
     def __init__(self, native: Any, longest: float) -> None:
         self._native = native
         self.longest = longest
+        self.precise: FlatIndex | None = None
         self._flat = cast(Any, faiss.downcast_index(native.index))
         self.ids: IdArray = faiss.vector_to_array(native.id_map)
         n, d = int(native.ntotal), int(native.d)
@@ -64,6 +65,11 @@ class FlatIndex:
             raise CorruptionError(f"the index {path} is of another kind")
         return cls(native, longest)
 
+    def error(self, query: Float32Array) -> float:
+        """See `VectorIndex.error`."""
+        length = float(np.linalg.norm(query.astype(np.float64)))
+        return vectors.float32_error(self.vectors.shape[1], length, self.longest)
+
     def nearest(
         self, query: Float32Array, k: int, keep: BoolArray | None
     ) -> tuple[Float32Array, Positions]:
@@ -71,7 +77,7 @@ class FlatIndex:
         k = min(k, len(self.ids))
         parameters = None
         if keep is not None:
-            parameters = _only(keep)
+            parameters = only(keep)
         scores, positions = self._flat.search(query[None, :], k, params=parameters)
         found = positions[0] >= 0
         return scores[0][found], positions[0][found]
@@ -88,8 +94,7 @@ def write(
     """
     longest, found = 0.0, []
     with path.open("wb") as file:
-        for kind in (b"IxMp", b"IxFI"):
-            file.write(_HEADER.pack(kind, dimension, count, _UNUSED, _UNUSED, True, 0))
+        file.write(header(b"IxMp", dimension, count) + header(b"IxFI", dimension, count))
         file.write(_LENGTH.pack(count * dimension))
         for ids, rows in blocks:
             if len(ids):
@@ -107,7 +112,12 @@ def write(
     return longest
 
 
-def _only(keep: BoolArray) -> Any:
+def header(kind: bytes, dimension: int, count: int) -> bytes:
+    """How FAISS's file of a trained inner-product index of that kind begins."""
+    return _HEADER.pack(kind, dimension, count, _UNUSED, _UNUSED, True, faiss.METRIC_INNER_PRODUCT)
+
+
+def only(keep: BoolArray) -> Any:
     """Search parameters that answer the marked positions alone.
 
     FAISS adds keyword arguments and array overloads at run time, of which its stubs know nothing.

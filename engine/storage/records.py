@@ -27,15 +27,45 @@ class StoreSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
-    """The index file that holds the passages of `generation`; `sha256` is that of its bytes,
-    `longest` the greatest length of a vector in it."""
+class CacheFile:
+    """A file beside the database. `stamp` is what the file system says of it (`files.stamp`)
+    once it is whole: as long as it says the same, nobody has written to it since."""
 
     file: str
     sha256: str
+    stamp: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The index that holds the passages of `generation`: its rows, `longest` being the greatest
+    length of one, and their int8 copy with its bounds, where it has one."""
+
+    rows: CacheFile
     generation: int
     passages: int
     longest: float
+    copy: CacheFile | None = None
+    bounds: tuple[float, float, float] | None = None
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Published | None:
+        """What `asdict` made; None for the record of an older version: it is published anew."""
+        if "rows" not in values:
+            return None
+        rows, copy, bounds = (values[name] for name in ("rows", "copy", "bounds"))
+        return cls(
+            rows=_cache_file(rows),
+            generation=values["generation"],
+            passages=values["passages"],
+            longest=values["longest"],
+            copy=None if copy is None else _cache_file(copy),
+            bounds=None if bounds is None else tuple(bounds),
+        )
+
+
+def _cache_file(values: Mapping[str, Any]) -> CacheFile:
+    return CacheFile(values["file"], values["sha256"], tuple(values["stamp"]))
 
 
 @dataclass(frozen=True, slots=True)

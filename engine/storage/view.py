@@ -61,7 +61,7 @@ class View:
 
     def state(self) -> State:
         row = self.connection.execute(sa.select(generation)).one()
-        published = Published(**row.published) if row.published else None
+        published = Published.from_json(row.published) if row.published else None
         return State(row.number, row.documents, row.passages, published)
 
     def changes(self, *, after_passage: int, after_generation: int) -> Changes:
