@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from engine.core import Engine
     from engine.embedding.base import Embedder
     from engine.errors import EngineError
-    from engine.ranking.rerank import AttentionReranker, Reranker
+    from engine.ranking.contract import Reranker
+    from engine.ranking.rerank import AttentionReranker
     from engine.settings import IndexSpec
     from engine.types import Document, Explanation, Hit, SearchResult
 
@@ -42,7 +43,7 @@ _HOMES = {
     "Explanation": "engine.types",
     "Hit": "engine.types",
     "IndexSpec": "engine.settings",
-    "Reranker": "engine.ranking.rerank",
+    "Reranker": "engine.ranking.contract",
     "SearchResult": "engine.types",
 }
 

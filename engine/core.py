@@ -25,7 +25,7 @@ from engine.types import (
 from engine.writing import Writing
 
 if TYPE_CHECKING:
-    from engine.ranking.rerank import Reranker
+    from engine.ranking.contract import Reranker
     from engine.search import Query
     from engine.transfer import ExportFile
 

@@ -6,6 +6,7 @@ generations. Query texts are embedded together, candidates of several queries sc
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ from engine.embedding.base import Embedder
 from engine.errors import InvalidInputError
 from engine.index.contract import Candidates
 from engine.index.snapshot import Snapshot
-from engine.ranking.rerank import Reranked, Reranker, RerankInput
+from engine.ranking.contract import Reranked, Reranker, RerankInput
 from engine.storage.records import PassageRow, StoreSettings
 from engine.storage.view import View
 from engine.text import unicode
@@ -243,7 +244,7 @@ def _hit(rank: int, row: PassageRow, score: float, similarity: float, weight: fl
         score=score,
         similarity=similarity,
         text=row.text,
-        metadata=row.metadata,
+        metadata=json.loads(row.written),
         weight=weight,
         start=row.start,
         end=row.end,

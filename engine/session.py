@@ -12,7 +12,7 @@ from engine.storage.store import Store
 from engine.text import unicode
 
 if TYPE_CHECKING:
-    from engine.ranking.rerank import Reranker
+    from engine.ranking.contract import Reranker
     from engine.upkeep import IndexKeeper
 
 

@@ -14,7 +14,7 @@ from engine import AttentionReranker
 from engine.errors import InvalidInputError
 from engine.ranking.attention import attend, attend_sequence, masked_softmax, scores
 from engine.ranking.confidence import temperature_of
-from engine.ranking.rerank import RerankInput
+from engine.ranking.contract import RerankInput
 from engine.types import Float32Array
 from engine.vectors import unit_rows
 

@@ -61,6 +61,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
         ["status"],
         ["get", "nothing"],
         ["delete", "nothing"],
+        ["export", "-"],
     ],
     ids=" ".join,
 )
@@ -68,3 +69,15 @@ def test_light_commands_load_no_model_library(arguments: list[str], store: str) 
     named = [*arguments, "--store", store] if "--help" not in arguments else arguments
     code = "import sys, cli; cli.run(sys.argv[1:])"
     assert not loaded(code, *named) & MODELS
+
+
+def test_searching_vectors_without_a_rerank_loads_no_torch(store: str) -> None:
+    code = """
+import sys
+import numpy as np
+from engine import Engine
+from tests.words import WordEmbedder
+with Engine.open(sys.argv[1], model=WordEmbedder()) as engine:
+    assert engine.search_vectors(np.ones((1, 512)), rerank=False)[0].hits
+"""
+    assert loaded(code, store) & MODELS == {"faiss"}

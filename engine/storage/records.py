@@ -113,9 +113,8 @@ class KnownDocument(NamedTuple):
     source: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class PassageRow:
-    """A candidate passage with its document, as the read route shows it."""
+class PassageRow(NamedTuple):
+    """A candidate passage with its document; `written` is the document's metadata as JSON."""
 
     id: int
     document_id: int
@@ -123,7 +122,7 @@ class PassageRow:
     text: str
     start: int
     end: int
-    metadata: Mapping[str, Any]
+    written: str
 
 
 @dataclass(frozen=True, slots=True)
