@@ -44,6 +44,7 @@ for command in (
     keeping.delete,
     keeping.verify,
     keeping.rebuild,
+    keeping.compact,
     moving.export,
     moving.import_,
     moving.backup,

@@ -156,3 +156,18 @@ class Writing(Session):
         self._check_writable()
         with self._store.lock.held():
             self._open_index().publish()
+
+    def compact(self) -> int:
+        """Drop what was deleted from the index and give the disk its room back: bytes freed.
+
+        Searches go on meanwhile. Writes the index and the database anew, so needs as much room
+        again while it works; raises `StorageError` where there is none, and nothing is lost.
+        """
+        self._check_writable()
+        with self._store.lock.held():
+            before = self._store.stats()
+            self._open_index().publish()
+            self._store.compact()
+            after = self._store.stats()
+        freed = before.database_bytes + before.index_bytes
+        return freed - after.database_bytes - after.index_bytes

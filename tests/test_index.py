@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -298,6 +299,28 @@ def test_a_file_that_is_no_index_is_refused(tmp_path: Path) -> None:
     faiss.write_index(faiss.IndexFlatL2(4), str(tmp_path / "l2.faiss"))
     with pytest.raises(CorruptionError, match="another kind"):
         FlatIndex.load(tmp_path / "l2.faiss", 1.0)
+
+
+def test_many_commits_make_few_deltas() -> None:
+    ids, rows = collection(1000, Metric.COSINE)
+    snapshot = Snapshot.of(FlatIndex.build([], DIMENSION), Metric.COSINE, 0, None)
+    copied = 0
+    for generation, at in enumerate(range(0, 1000, 4), start=1):
+        block = slice(at, at + 4)
+        snapshot = snapshot.advanced(generation, ids[block], rows[block], ids[:0])
+        sizes = [len(delta.ids) for delta in snapshot.deltas]
+        assert sum(sizes) == at + 4
+        assert all(large > 2 * small for large, small in pairwise(sizes))
+        copied += sizes[-1]
+    assert snapshot.last_id == ids[-1]
+    assert copied < 8 * 1000
+    for query in rows[::200]:
+        assert_same(snapshot.search(query, 30), twin(ids, rows, query, 30, Metric.COSINE))
+    (found,) = snapshot.search_many(rows[:1], 30)
+    assert_same(found, twin(ids, rows, rows[0], 30, Metric.COSINE))
+    np.testing.assert_array_equal(
+        snapshot.vectors(ids[[3, 999, 500]].tolist()), rows[[3, 999, 500]]
+    )
 
 
 def test_vectors_by_id_come_from_base_and_delta() -> None:

@@ -76,6 +76,28 @@ def test_the_copy_alone_proves_what_is_nearest(
         assert_same(found, twin(ids, rows, query, 10, Metric.IP))
 
 
+@pytest.mark.parametrize("metric", list(Metric))
+@pytest.mark.parametrize("share", [0.0, 0.002, 0.05, 0.5, 1.0])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_copy_deltas_dead_and_allowed_together(
+    place: Path, share: float, metric: Metric, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quantised, "_ROWS_A_THREAD", 2000 // threads)
+    monkeypatch.setattr("os.cpu_count", lambda: threads)
+    ids, rows = collection(2400, metric, d=32)
+    rng = np.random.default_rng(5)
+    dead = np.sort(rng.choice(ids, 150, replace=False))
+    snapshot = Snapshot.of(quantise(place, ids[:2000], rows[:2000]), metric, 1, "a")
+    snapshot = snapshot.advanced(2, ids[2000:2300], rows[2000:2300], dead[:20])
+    snapshot = snapshot.advanced(3, ids[2300:], rows[2300:], dead[20:])
+    allowed = np.sort(rng.choice(ids, int(share * len(ids)), replace=False))
+    living = np.isin(ids, allowed) & ~np.isin(ids, dead)
+    for query in vectors.prepare(collection(3, metric, seed=8, d=32)[1], metric):
+        for k in (1, 10, 3000):
+            found = snapshot.search(query, k, allowed)
+            assert_same(found, twin(ids[living], rows[living], query, k, metric))
+
+
 SHAPES = ["plain", "duplicates", "near ties", "large", "tiny", "negative", "one large row", "zeros"]
 
 

@@ -392,3 +392,23 @@ def test_vectors_of_a_wrong_width_are_an_error_not_an_answer(
     for use in (engine.rebuild, lambda: engine.search("two")):
         with pytest.raises(CorruptionError, match=r"passages \[2\] have a wrong width"):
             use()
+
+
+def test_compact_drops_what_was_deleted_and_gives_room_back(engine: Engine, tmp_path: Path) -> None:
+    engine.add([Document(f"text {i} " + "word " * 40, id=str(i)) for i in range(2000)])
+    kept = [str(i) for i in range(0, 2000, 10)]
+    engine.delete([str(i) for i in range(2000) if i % 10])
+    with Engine.open(tmp_path / "s", model=WordEmbedder(), read_only=True) as reader:
+        before, expected = engine.stats(), reader.search("text 70 word", k=300).hits
+        freed = engine.compact()
+        assert reader.search("text 70 word", k=300).hits == expected
+    after = engine.stats()
+    assert after.documents == len(kept) == after.indexed
+    assert (after.delta, after.dead) == (0, 0)
+    sizes = [one.database_bytes + one.index_bytes for one in (before, after)]
+    assert sizes[0] - sizes[1] == freed > 0
+    assert sizes[1] < sizes[0] / 5
+    assert engine.verify().problems == ()
+    assert [d.id for d in engine.get(kept)] == kept
+    assert engine.add([Document("new", id="new")]).added == 1
+    assert engine.search("new", k=1).hits[0].id == "new"

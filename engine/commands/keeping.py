@@ -1,4 +1,4 @@
-"""Commands on what a store holds: status, get, delete, verify, rebuild."""
+"""Commands on what a store holds: status, get, delete, verify, rebuild, compact."""
 
 from __future__ import annotations
 
@@ -98,3 +98,14 @@ def rebuild(store: str) -> None:
     with Engine.open(store) as engine:
         engine.rebuild()
     console.note(f"the index of {store} was made anew")
+
+
+@click.command()
+@store_option
+@json_option
+def compact(store: str, as_json: bool | None) -> None:
+    """Drop deleted rows from the index and give their room back to the disk."""
+    from engine.core import Engine
+
+    with Engine.open(store) as engine:
+        console.Console(as_json).values({"freed_bytes": engine.compact()})

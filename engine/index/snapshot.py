@@ -1,4 +1,4 @@
-"""What one generation of the store holds, ready to be searched: base + delta - dead.
+"""What one generation of the store holds, ready to be searched: base + deltas - dead.
 
 A snapshot never changes; the next generation is another snapshot that shares what stayed.
 """
@@ -19,16 +19,18 @@ from engine.types import BoolArray, Float32Array, IdArray
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The published index `base`, rows committed since (`delta`), and ids deleted since.
+    """The published index `base`, rows committed since (`deltas`), and ids deleted since.
 
-    `dead` (ascending) are ids of the base or of the delta that must not be answered.
+    The deltas' ids ascend from one to the next; each is more than twice as large as the next, so
+    that many small commits are copied a few times each, not every time. `dead` (ascending) are
+    ids of the base or of the deltas that must not be answered.
     """
 
     metric: Metric
     dimension: int
     generation: int
     base: VectorIndex
-    delta: VectorIndex
+    deltas: tuple[VectorIndex, ...]
     dead: IdArray
     base_name: str | None = None
 
@@ -38,33 +40,43 @@ class Snapshot:
     ) -> Snapshot:
         """The snapshot of an index just published or loaded, nothing changed since."""
         dimension = base.vectors.shape[1]
-        delta = FlatIndex.build([], dimension)
         nothing = np.empty(0, np.int64)
-        return cls(metric, dimension, generation, base, delta, nothing, base_name)
+        return cls(metric, dimension, generation, base, (), nothing, base_name)
+
+    @property
+    def parts(self) -> tuple[VectorIndex, ...]:
+        """All that is searched."""
+        return (self.base, *self.deltas)
 
     @property
     def last_id(self) -> int:
         """The greatest id held, dead or alive; 0 where there is none."""
-        ids = self.delta.ids if len(self.delta.ids) else self.base.ids
+        ids = self.parts[-1].ids
         return int(ids[-1]) if len(ids) else 0
 
     def advanced(
         self, generation: int, ids: IdArray, rows: Float32Array, dead: IdArray
     ) -> Snapshot:
         """The snapshot after more rows (ids above `last_id`) and more deletions."""
-        delta = self.delta
+        deltas = self.deltas
         if len(ids):
-            blocks = [(delta.ids, delta.vectors), (ids, rows)]
-            delta = FlatIndex.build(blocks, self.dimension)
-        return replace(self, generation=generation, delta=delta, dead=np.union1d(self.dead, dead))
+            blocks, count = [(ids, rows)], len(ids)
+            while deltas and len(deltas[-1].ids) <= 2 * count:
+                *others, last = deltas
+                deltas = tuple(others)
+                blocks.insert(0, (last.ids, last.vectors))
+                count += len(last.ids)
+            deltas = (*deltas, FlatIndex.build(blocks, self.dimension))
+        dead = np.union1d(self.dead, dead)
+        return replace(self, generation=generation, deltas=deltas, dead=dead)
 
     def search(self, query: Float32Array, k: int, allowed: IdArray | None = None) -> Candidates:
         """The k nearest living rows, exactly; only those in `allowed` (ascending) if given."""
-        parts = [
+        found = [
             exact_top(index, query, k, self.metric, keep=self._keep(index, allowed))
-            for index in (self.base, self.delta)
+            for index in self.parts
         ]
-        return merge(parts, k)
+        return found[0] if len(found) == 1 else merge(found, k)
 
     def search_many(
         self, queries: Float32Array, k: int, allowed: IdArray | None = None
@@ -73,7 +85,7 @@ class Snapshot:
         from engine.index import scorer
 
         parts: list[list[Candidates]] = []
-        for index in (self.base, self.delta):
+        for index in self.parts:
             keep = self._keep(index, allowed)
             first = scorer.nearest_many(index, queries, k + SLACK, keep)
             parts.append(
@@ -82,13 +94,13 @@ class Snapshot:
                     for query, found in zip(queries, first, strict=True)
                 ]
             )
-        return [merge(list(both), k) for both in zip(*parts, strict=True)]
+        return [merge(list(found), k) for found in zip(*parts, strict=True)]
 
     def vectors(self, ids: Sequence[int]) -> Float32Array:
         """The vectors of ids the snapshot holds, (len(ids), d), in that order."""
         wanted = np.asarray(ids, dtype=np.int64)
         rows = np.empty((len(wanted), self.dimension), np.float32)
-        for index in (self.base, self.delta):
+        for index in self.parts:
             if len(index.ids):
                 at = np.searchsorted(index.ids, wanted).clip(max=len(index.ids) - 1)
                 mine = index.ids[at] == wanted

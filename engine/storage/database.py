@@ -241,6 +241,21 @@ def upgrade(store: Path, found: str) -> Path | None:
     return saved
 
 
+def compact(store: Path) -> None:
+    """Write the database anew without the room of deleted rows, and shorten its log.
+
+    Needs that much room on the disk meanwhile. Readers are not disturbed; the log is shortened
+    only as far as none of them still reads it.
+    """
+    with (
+        translated(store),
+        closing(sqlite3.connect(store / FILE_NAME, isolation_level=None)) as raw,
+    ):
+        raw.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
+        raw.execute("VACUUM")
+        raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
 def backup(database: Path, target: Path) -> None:
     """A consistent single-file copy of the database, taken while others may write."""
     with (

@@ -131,6 +131,10 @@ class Store:
                 sa.delete(tombstones).where(tombstones.c.generation <= published.generation)
             )
 
+    def compact(self) -> None:
+        """Give the room of deleted rows back to the disk."""
+        database.compact(self.path)
+
     def rename_model(self, name: str) -> None:
         """Remember where the same model is found now."""
         with database.writing(self._db, self.path) as connection:
