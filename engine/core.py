@@ -220,7 +220,7 @@ class Engine(Writing):
 
     def export_file(
         self,
-        path: str,
+        path: str | os.PathLike[str],
         *,
         format: str | None = None,
         vectors: bool = True,
@@ -246,7 +246,7 @@ class Engine(Writing):
             overwrite=overwrite,
         )
 
-    def backup(self, path: str, *, overwrite: bool = False) -> None:
+    def backup(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Copy the database of one generation into one file, while others may write.
 
         Put into an empty directory as `store.db` it is the same store. Errors as `export_file`.

@@ -33,8 +33,8 @@ class DimensionError(InvalidInputError):
 
     def __init__(self, *, expected: int, actual: int, where: str = "the vector") -> None:
         super().__init__(
-            f"{where} has {actual} dimensions, this store holds {expected}-dimensional vectors; "
-            "embed it with the store's own model"
+            f"{where}: of dimension {actual}, and the store's vectors are of dimension {expected}; "
+            "they must come from the same model"
         )
         self.expected = expected
         self.actual = actual

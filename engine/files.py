@@ -5,9 +5,12 @@ A published file appears under its name complete and synced, or not at all.
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
+import stat
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +20,8 @@ from filelock import FileLock, Timeout
 from engine.errors import LockedError, StorageError
 
 LOCK_WAIT_SECONDS = 5.0
+_ABANDONED_SECONDS = 600.0
+"""So old must a file of a process that is gone be: it may live on another machine."""
 
 
 def sha256_file(path: Path) -> str:
@@ -25,23 +30,56 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
-def stamp(path: Path) -> tuple[int, ...]:
+def stamp_of(path: Path) -> tuple[int, ...]:
     """Size, time of the last change, and number of a file: other after any write or exchange."""
     found = path.stat()
     return found.st_size, found.st_mtime_ns, found.st_ino
 
 
-def publish(target: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a temporary file beside `target`, sync it, and rename it into place."""
+def publish(target: Path, write: Callable[[Path], None], *, replace: bool = True) -> None:
+    """Let `write` fill a temporary file beside `target`, sync it, and rename it into place.
+
+    Without `replace` a file of that name, even one that came meanwhile, is left alone:
+    `FileExistsError`. One that is replaced leaves its permissions to the new one.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(target)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         write(temporary)
         sync(temporary)
+        if not replace:
+            rename_new(temporary, target)
+            return
+        with suppress(FileNotFoundError):
+            temporary.chmod(stat.S_IMODE(target.stat().st_mode))
         os.replace(temporary, target)
         sync(target.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Remove what processes that were killed while they wrote `target` left behind."""
+    for path in target.parent.glob(f".{glob.escape(target.name)}.*.*"):
+        pid = path.name.split(".")[-2]
+        with suppress(OSError):
+            if pid.isdigit() and not _is_alive(int(pid)) and _age(path) > _ABANDONED_SECONDS:
+                path.unlink()
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _age(path: Path) -> float:
+    return time.time() - path.stat().st_mtime
 
 
 def rename_new(source: Path, target: Path) -> None:

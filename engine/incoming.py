@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,22 @@ def from_documents(documents: Iterable[Document | str]) -> Iterator[Item]:
     for number, document in enumerate(documents):
         if isinstance(document, str):
             document = Document(document)
-        elif isinstance(document, Document) and isinstance(document.vector, np.ndarray):
-            own = document.vector.copy()  # the caller may fill the same array again for the next
-            document = Document(document.text, document.id, document.metadata, own)
+        elif isinstance(document, Document):
+            document = _kept(document)
         yield Incoming(f"document {number}", document)
+
+
+def _kept(document: Document) -> Document:
+    """The document with what it refers to copied: the caller may fill it again for the next."""
+    vector, metadata = document.vector, document.metadata
+    if vector is None and not metadata:
+        return document
+    if vector is not None:
+        with suppress(TypeError, ValueError, RuntimeError):  # refused when it is looked at
+            vector = np.asarray(vector).copy()
+    if isinstance(metadata, dict):
+        metadata = dict(metadata)
+    return Document(document.text, document.id, metadata, vector)
 
 
 def from_matrix(
@@ -40,7 +53,8 @@ def from_matrix(
     for name, given in columns.items():
         if given is None and name != "ids":
             continue
-        if isinstance(given, str | bytes) or not hasattr(given, "__len__"):
+        listed = hasattr(given, "__len__") and hasattr(given, "__getitem__")
+        if not listed or isinstance(given, str | bytes | Mapping):
             raise InvalidInputError(f"{name} must be a list, one for each row of the matrix")
         if len(given) != len(matrix):
             raise InvalidInputError(
@@ -50,6 +64,6 @@ def from_matrix(
     shown = itertools.repeat("") if texts is None else texts
     rows = zip(ids, shown, labels, matrix, strict=False)
     return (
-        Incoming(f"row {number}", Document(text, key, label, row))
+        Incoming(f"row {number}", Document(text, "" if key is None else key, label, row))
         for number, (key, text, label, row) in enumerate(rows)
     )

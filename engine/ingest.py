@@ -84,7 +84,8 @@ class _Prepared:
 
 
 class Ingest:
-    """One `add`: feed it items with `run`. `after_commit` is called when a batch is in.
+    """One `add`: feed it items with `run`. `after_commit` is called when a batch is in;
+    `is_finished` is as for `Writer.add`.
 
     A batch is committed by a thread of its own while the next is embedded. The next one looks
     things up while the commit runs, so it is also shown the batch in flight; one that may remove
@@ -96,10 +97,12 @@ class Ingest:
         store: Store,
         embedder: Callable[[], Embedder],
         after_commit: Callable[[], None] = lambda: None,
+        is_finished: Callable[[str], bool] | None = None,
     ) -> None:
         self._store = store
         self._load = embedder
         self._after_commit = after_commit
+        self._is_finished = is_finished
         self._tally = _Tally()
         self._kept_rows: defaultdict[str, array[int]] = defaultdict(lambda: array("q"))
         self._faulty: set[str] = set()
@@ -215,7 +218,7 @@ class Ingest:
         removed = 0
         with self._store.writing() if batch.ready or batch.ends else nullcontext() as writer:
             if writer is not None and batch.ready:
-                rows |= writer.add(batch.ready, rows)
+                rows |= writer.add(batch.ready, self._is_finished)
             for document in batch.checked:
                 if document.source is not None and document.key in rows:
                     self._kept_rows[document.source].append(rows[document.key])

@@ -57,7 +57,7 @@ class Intake:
         self._total = sum(source.size for source in self._sources)
         self._done = 0
         self._within = 0
-        self._vectors = None if vectors is None else self._in_step(vectors)
+        self._vectors = None if vectors is None else self._in_step(vectors, refusals)
         self._vectors_path = vectors
         self._items = itertools.chain(refusals, _read_ahead(self._read_all()))
 
@@ -87,8 +87,11 @@ class Intake:
         self._items = itertools.chain(seen, self._items)
         return found
 
-    def _in_step(self, path: str) -> NDArray[Any]:
+    def _in_step(self, path: str, refusals: Sequence[Refusal]) -> NDArray[Any]:
+        if refusals:
+            raise InvalidInputError(str(refusals[0]))
         table = load_table(path)
+        self._options = replace(self._options, textless=True)
         if self._options.vector_column is not None:
             raise InvalidInputError("vectors come from a .npy file or from a column, not both")
         if len(self._sources) != 1 or self._sources[0].path is None:
@@ -122,6 +125,10 @@ class Intake:
                 number += not isinstance(item, Note)
                 match item:
                     case Row(where, document):
+                        if self._vectors is not None and number >= len(self._vectors):
+                            complete = False
+                            yield refused(where, "is new: the file grew meanwhile")
+                            continue
                         if self._vectors is not None:
                             own = self._vectors[number]
                             document = Document(document.text, document.id, document.metadata, own)

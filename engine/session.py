@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Self
@@ -68,3 +69,12 @@ def text_list(values: object, what: str) -> list[str]:
         if fault := unicode.fault(value):
             raise InvalidInputError(f"{what}: {value!r} cannot be used, {fault}")
     return listed
+
+
+def path_list(values: object, what: str) -> list[str]:
+    """A list of paths as texts; one path alone is a mistake."""
+    if isinstance(values, os.PathLike):
+        raise InvalidInputError(f"{what} must be a list of paths, not {values!r}")
+    if isinstance(values, Iterable) and not isinstance(values, str | bytes):
+        values = [os.fspath(one) if isinstance(one, os.PathLike) else one for one in values]
+    return text_list(values, what)

@@ -5,9 +5,10 @@ What is exported with vectors comes back bit for bit; it is checked row by row a
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import fields
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, Self
@@ -21,8 +22,11 @@ from engine.storage import database
 from engine.storage.records import StoreSettings
 from engine.storage.store import Store, new_store_id
 from engine.storage.where import Filter
-from engine.text.sources import spooled
-from engine.types import Document, EndOfSource, Exported, Incoming, Item, Refusal
+from engine.text import unicode
+from engine.text.sources import Source, open_bytes
+from engine.types import Document, Exported, Incoming, Item, Refusal
+
+log = logging.getLogger("attendex")
 
 STREAM = "-"
 FORMATS = ("jsonl", "parquet")
@@ -31,7 +35,7 @@ _SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 
 def export(
     store: Store,
-    target: str,
+    target: object,
     *,
     format_: str | None,
     vectors: bool,
@@ -42,47 +46,85 @@ def export(
 
     Returns how many. The file appears whole or not at all.
     """
-    module = _module(target, format_)
-    header = _header(store.settings) if vectors else None
+    name = _file_name(target)
+    module = _module(name, format_)
+    textless = 0
+
+    def without_vectors(rows: Iterator[Exported]) -> Iterator[Exported]:
+        nonlocal textless
+        for row in rows:
+            textless += unicode.is_blank(row.text)
+            yield row._replace(passages=None)
 
     def write(file: IO[bytes]) -> int:
         with store.reading() as view:
             rows = view.exported(where)
-            return int(module.write(file, header, rows if vectors else map(_bare, rows)))
+            if not vectors:
+                return int(module.write(file, None, without_vectors(rows)))
+            header = _header(store.settings, view.unfinished_sources())
+            return int(module.write(file, header, rows))
 
-    if target == STREAM:
-        return write(sys.stdout.buffer)
     counted = 0
 
     def save(temporary: Path) -> None:
         nonlocal counted
         with temporary.open("wb") as file:
-            if Path(target).suffix.lower() == ".gz":
+            if name.lower().endswith(".gz"):
                 with jsonl.compressed(file) as packed:
                     counted = write(packed)
             else:
                 counted = write(file)
 
-    _publish(Path(target), save, overwrite)
+    if name == STREAM:
+        counted = write(sys.stdout.buffer)
+    else:
+        _publish(store, name, save, overwrite)
+    if textless:
+        log.warning(
+            "%d documents have a vector and no text: without the vector they cannot be "
+            "imported again",
+            textless,
+        )
     return counted
 
 
-def backup(store: Store, target: str, *, overwrite: bool) -> None:
+def backup(store: Store, target: object, *, overwrite: bool) -> None:
     """A copy of the store's database in one file, of one generation, while others may write."""
+    name = _file_name(target)
+    if name == STREAM:
+        raise InvalidInputError("a backup needs a file, not standard output")
     source = store.path / database.FILE_NAME
     with database.translated(store.path):
-        _publish(Path(target), partial(database.backup, source), overwrite)
+        _publish(store, name, partial(database.backup, source), overwrite)
 
 
-def _publish(target: Path, save: Callable[[Path], None], overwrite: bool) -> None:
+def _publish(store: Store, name: str, save: Callable[[Path], None], overwrite: bool) -> None:
+    """Let a file appear; one that is linked to is written where it lies."""
+    target = Path(os.path.realpath(name))
     if target.is_dir():
-        raise InvalidInputError(f"{target} is a directory; name a file")
+        raise InvalidInputError(f"{name} is a directory; name a file")
+    if target.is_relative_to(os.path.realpath(store.path)):
+        raise InvalidInputError(f"{name} lies in the store itself; name a file elsewhere")
+    if target.exists() and not target.is_file():
+        raise InvalidInputError(f"{name} is no file but a device or a pipe; write to - instead")
     if target.exists() and not overwrite:
-        raise InvalidInputError(f"{target} exists; name another file, or overwrite it")
+        raise InvalidInputError(f"{name} exists; name another file, or ask to overwrite it")
+    if not target.parent.is_dir():
+        raise InvalidInputError(f"{name} cannot be written: there is no directory {target.parent}")
     try:
-        files.publish(target, save)
+        files.publish(target, save, replace=overwrite)
+    except FileExistsError:
+        raise InvalidInputError(f"{name} exists now; name another file, or overwrite it") from None
     except OSError as error:
-        raise StorageError(f"{target} cannot be written ({error.strerror or error})") from error
+        raise StorageError(f"{name} cannot be written ({error.strerror or error})") from error
+
+
+def _file_name(path: object) -> str:
+    if isinstance(path, str | os.PathLike):
+        name = os.fspath(path)
+        if isinstance(name, str) and name and "\0" not in name:
+            return name
+    raise InvalidInputError(f"a file is named by a text or a Path, not {path!r}")
 
 
 class ExportFile:
@@ -92,11 +134,11 @@ class ExportFile:
     cannot be read.
     """
 
-    def __init__(self, path: str, format_: str | None = None) -> None:
-        self.path = path
+    def __init__(self, file: object, format_: str | None = None) -> None:
+        self.path = path = _file_name(file)
         self._module = _module(path, format_)
         try:
-            self._file = spooled(sys.stdin.buffer) if path == STREAM else open(path, "rb")  # noqa: SIM115
+            self._file = open_bytes(Source(path, None if path == STREAM else Path(path), 0))
         except OSError as error:
             raise _unreadable(path, error) from error
         try:
@@ -118,11 +160,22 @@ class ExportFile:
         """Those of a new store that can take the vectors; None where there are none."""
         if self.header is None:
             return None
-        given = {field.name: getattr(self.header, field.name) for field in fields(self.header)}
-        return StoreSettings(**given, kind=IndexKind.FLAT, store_id=new_store_id())
+        return StoreSettings(
+            model=self.header.model,
+            custom=self.header.custom,
+            fingerprint=self.header.fingerprint,
+            dimension=self.header.dimension,
+            metric=self.header.metric,
+            kind=IndexKind.FLAT,
+            store_id=new_store_id(),
+        )
+
+    def is_finished(self, source: str) -> bool:
+        """Whether a source that the store does not know yet was read to its end."""
+        return self.header is None or source not in self.header.pending
 
     def items(self, settings: StoreSettings, *, vectors: bool) -> Iterator[Item]:
-        """The documents for the write route of a store; their sources are closed at the end.
+        """The documents for the write route of a store.
 
         With `vectors` False, and where there are none, the texts are to be embedded. Otherwise
         raises `ModelMismatchError`, or `InvalidInputError` for another metric, where the vectors
@@ -134,19 +187,19 @@ class ExportFile:
         return self._items(with_vectors)
 
     def _items(self, with_vectors: bool) -> Iterator[Item]:
-        sources: dict[str, None] = {}
+        empty = True
         for row in self._module.read(self._file, self.path):
+            empty = False
             if isinstance(row, Refusal):
                 yield row
                 continue
             if with_vectors and row.passages is None:
                 yield refusal(row.where, "has no passages, though the header tells of vectors")
                 continue
-            if row.source is not None:
-                sources[row.source] = None
             document = Document(row.text, row.id, row.metadata)
             yield Incoming(row.where, document, row.source, row.passages if with_vectors else None)
-        yield from (EndOfSource(source, complete=False) for source in sources)
+        if empty:
+            yield f"{self.path} holds no documents"
 
 
 def _unreadable(path: str, error: OSError) -> InvalidInputError:
@@ -163,26 +216,25 @@ def _check(header: Header, settings: StoreSettings, path: str) -> None:
         )
 
 
-def _header(settings: StoreSettings) -> Header:
+def _header(settings: StoreSettings, pending: Sequence[str]) -> Header:
     return Header(
         model=settings.model,
         custom=settings.custom,
         fingerprint=settings.fingerprint,
         dimension=settings.dimension,
         metric=settings.metric,
+        pending=tuple(pending),
     )
-
-
-def _bare(row: Exported) -> Exported:
-    return row._replace(passages=None)
 
 
 def _module(path: str, format_: str | None) -> Any:
     """The format asked for, else that of the file's suffix; standard streams are JSON lines."""
+    if format_ is None and os.path.isdir(path):
+        raise InvalidInputError(f"{path} is a directory; name a file")
     name = path.lower().removesuffix(".gz")
     found = format_ or (FORMATS[0] if path == STREAM else _SUFFIXES.get(Path(name).suffix))
     if found not in FORMATS:
-        known = ", ".join([*_SUFFIXES, ".jsonl.gz"])
+        known = ", ".join([*_SUFFIXES, "and .gz of the first two"])
         raise InvalidInputError(f"{path}: exports are files of {known}; name its --format")
     if found == "parquet" and path.lower().endswith(".gz"):
         raise InvalidInputError(f"{path}: parquet is compressed in itself; leave out the .gz")

@@ -24,10 +24,10 @@ class Document:
 
     `id` names it for good (the same id again replaces it); without one, the id is derived from
     the text. `metadata` is any JSON object. `vector` (shape (d,), any float dtype) is used in
-    place of an embedding of `text` when given; the text may then be blank.
+    place of an embedding of `text` when given; it may then have no text.
     """
 
-    text: str
+    text: str = ""
     id: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     vector: NDArray[Any] | None = field(default=None, compare=False)

@@ -135,7 +135,7 @@ class IndexKeeper:
     def _publish(self, name: str, save: Callable[[Path], None]) -> CacheFile:
         target = self._directory / name
         files.publish(target, save)
-        return CacheFile(name, files.sha256_file(target), files.stamp(target))
+        return CacheFile(name, files.sha256_file(target), files.stamp_of(target))
 
     def publish_if_due(self, due: Due) -> None:
         """Publish where that much has changed since.
@@ -167,15 +167,13 @@ class IndexKeeper:
         if published is None:
             return []
         if fault := self._fault(published, thorough=True):
-            with self._store.reading() as latest:
-                replaced = latest.state().published != published
-            return [] if replaced else [fault]
+            return [] if self._was_replaced(published) else [fault]
         path = self._directory / published.rows.file
         try:
             index = self._load_files(published)
             differ = sum(_differing(index, ids, rows) for ids, rows in view.all_vectors())
         except CorruptionError as error:
-            return [str(error)]
+            return [] if self._was_replaced(published) else [str(error)]
         return [f"the index {path} differs from the database in {differ} vectors"] if differ else []
 
     def _load(self, view: View, state: State) -> Snapshot:
@@ -190,13 +188,16 @@ class IndexKeeper:
                 return self._fresh(index, published.generation, published)
             except CorruptionError as error:
                 fault = str(error)
-        with self._store.reading() as latest:
-            if latest.state().published != published:
-                raise IndexReplaced
+        if self._was_replaced(published):
+            raise IndexReplaced
         log.warning("%s; rebuilding it from the database", fault)
         self._damaged = True
         rebuilt = FlatIndex.build(view.all_vectors(), dimension)
         return self._fresh(rebuilt, state.number, published)
+
+    def _was_replaced(self, published: Published) -> bool:
+        with self._store.reading() as latest:
+            return latest.state().published != published
 
     def _load_files(self, published: Published) -> VectorIndex:
         rows = FlatIndex.load(self._directory / published.rows.file, published.longest)
@@ -211,7 +212,7 @@ class IndexKeeper:
         for one in filter(None, (published.rows, published.copy)):
             path = self._directory / one.file
             try:
-                if files.stamp(path) == one.stamp and not thorough:
+                if files.stamp_of(path) == one.stamp and not thorough:
                     continue
                 if files.sha256_file(path) != one.sha256:
                     return f"the index file {path} is damaged (its checksum differs)"

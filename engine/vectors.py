@@ -21,6 +21,8 @@ from engine.types import BoolArray, Float32Array, Float64Array, IdArray
 
 _BLOCK = 256
 """Rows at a time in float64: so many stay in the processor's cache."""
+_NPY = b"\x93NUMPY"
+_COLUMNS = 8192
 _LITTLE = sys.byteorder == "little"
 
 
@@ -67,14 +69,24 @@ def as_table(values: object, *, where: str) -> NDArray[Any]:
 
 def load_table(path: str) -> NDArray[Any]:
     """The matrix in a .npy file, memory-mapped. Raises `InvalidInputError`."""
+
+    def refused(reason: str) -> InvalidInputError:
+        return InvalidInputError(f"the vectors {path} cannot be read: {reason}")
+
     try:
-        loaded = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        reason = getattr(error, "strerror", None) or "it is no .npy file of numbers"
-        raise InvalidInputError(f"the vectors {path} cannot be read: {reason}") from None
-    if not isinstance(loaded, np.ndarray):
-        loaded.close()
-        raise InvalidInputError(f"{path} is an archive of arrays; save the vectors as one .npy")
+        with open(path, "rb") as file:
+            magic = file.read(len(_NPY))
+    except OSError as error:
+        raise refused(error.strerror or str(error)) from error
+    if magic.startswith(b"PK"):
+        raise refused("it is an archive of arrays; save them as one .npy")
+    if magic != _NPY:
+        raise refused("it is no .npy file")
+    try:
+        loaded = np.lib.format.open_memmap(path, mode="r")
+    except Exception as error:  # numpy evaluates the file's header, which may fail in any way
+        told = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
+        raise refused(f"it is no whole .npy file of numbers ({told})") from None
     return as_table(loaded, where=f"the vectors {path}")
 
 
@@ -153,17 +165,30 @@ def _divide(matrix: Float32Array, lengths: Float64Array) -> None:
 def similarities(rows: Float32Array, query: Float32Array, metric: Metric) -> Float64Array:
     """Float64 inner products of (n, d) rows with a (d,) query -> (n,); cosine in [-1, 1].
 
-    Equal rows get bitwise equal values wherever they stand, so that ties are ties: einsum sums
-    every row by the same loop, which a BLAS product does not promise.
+    Equal rows get bitwise equal values wherever they stand, so that ties are ties (`_products`).
     """
     out = np.empty(len(rows), dtype=np.float64)
     wide = query.astype(np.float64)
     for start in range(0, len(rows), _BLOCK):
         block = rows[start : start + _BLOCK].astype(np.float64)
-        np.einsum("ij,j->i", block, wide, out=out[start : start + _BLOCK])
+        out[start : start + _BLOCK] = _products(block, wide)
     if metric is Metric.COSINE:
         np.clip(out, -1.0, 1.0, out=out)
     return out
+
+
+def _products(block: Float64Array, other: Float64Array) -> Float64Array:
+    """Inner product of each row with `other` (d,), or with its row of `other` (n, d).
+
+    einsum sums every row by the same loop, which a BLAS product does not promise; but past 8,192
+    columns it cuts them otherwise for one row than for several, so they are cut here.
+    """
+    form = "ij,j->i" if other.ndim == 1 else "ij,ij->i"
+    total = np.zeros(len(block), np.float64)
+    for start in range(0, block.shape[1], _COLUMNS):
+        part = slice(start, start + _COLUMNS)
+        total += np.einsum(form, block[:, part], other[..., part])
+    return total
 
 
 def best_first(scores: Float64Array, ids: IdArray) -> NDArray[np.intp]:
@@ -187,7 +212,7 @@ def row_norms(matrix: Float32Array) -> Float64Array:
     out = np.empty(len(matrix), dtype=np.float64)
     for start in range(0, len(matrix), _BLOCK):
         block = matrix[start : start + _BLOCK].astype(np.float64)
-        out[start : start + _BLOCK] = np.sqrt(np.einsum("ij,ij->i", block, block))
+        out[start : start + _BLOCK] = np.sqrt(_products(block, block))
     return out
 
 

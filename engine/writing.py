@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from engine import vectors as matrices
-from engine.session import Session, text_list
+from engine.session import Session, path_list, text_list
 from engine.types import AddReport, Document, Item, Progress, PruneReport
 
 if TYPE_CHECKING:
@@ -57,12 +58,12 @@ class Writing(Session):
 
     def add_files(
         self,
-        paths: Sequence[str],
+        paths: Sequence[str | os.PathLike[str]],
         *,
         options: ReadOptions | None = None,
         glob: Sequence[str] = (),
         exclude: Sequence[str] = (),
-        vectors: str | None = None,
+        vectors: str | os.PathLike[str] | None = None,
         on_progress: Callable[[Progress], None] | None = None,
     ) -> AddReport:
         """Index files and directories, as `attendex index` does.
@@ -75,12 +76,12 @@ class Writing(Session):
         from engine.intake import Intake
 
         intake = Intake(
-            text_list(paths, "paths"),
+            path_list(paths, "paths"),
             options,
             base=self._store.path.parent,
             glob=text_list(glob, "glob"),
             exclude=text_list(exclude, "exclude"),
-            vectors=vectors,
+            vectors=None if vectors is None else os.fspath(vectors),
         )
         intake.check_width(self._store.settings.dimension)
         return self.ingest(intake, on_progress=on_progress, fraction=intake.fraction)
@@ -96,6 +97,15 @@ class Writing(Session):
 
         `fraction` tells how much of the input was read, for progress.
         """
+        return self._ingest(items, on_progress, fraction)
+
+    def _ingest(
+        self,
+        items: Iterable[Item],
+        on_progress: Callable[[Progress], None] | None,
+        fraction: Callable[[], float | None] = lambda: None,
+        is_finished: Callable[[str], bool] | None = None,
+    ) -> AddReport:
         from engine import upkeep
         from engine.ingest import Ingest
 
@@ -106,6 +116,7 @@ class Writing(Session):
                 self._store,
                 self._models.load,
                 lambda: keeper.publish_if_due(upkeep.WHILE_WRITING),
+                is_finished,
             )
             report = work.run(items, on_progress=on_progress, fraction=fraction)
             keeper.publish_if_due(upkeep.WHEN_DONE)
@@ -113,7 +124,7 @@ class Writing(Session):
 
     def import_file(
         self,
-        exported: str | ExportFile,
+        exported: str | os.PathLike[str] | ExportFile,
         *,
         format: str | None = None,
         vectors: bool = True,
@@ -131,9 +142,11 @@ class Writing(Session):
             with ExportFile(exported, format) as opened:
                 return self.import_file(opened, vectors=vectors, on_progress=on_progress)
         items = exported.items(self._store.settings, vectors=vectors)
-        return self.ingest(items, on_progress=on_progress)
+        return self._ingest(items, on_progress, is_finished=exported.is_finished)
 
-    def prune(self, roots: Sequence[str], *, dry_run: bool = False) -> PruneReport:
+    def prune(
+        self, roots: Sequence[str | os.PathLike[str]], *, dry_run: bool = False
+    ) -> PruneReport:
         """Remove the documents of files that are gone from the given files and directories.
 
         With `dry_run` nothing is removed and the report says what would be. Sources elsewhere
@@ -143,7 +156,7 @@ class Writing(Session):
 
         self._check_writable()
         with self._store.lock.held():
-            return prune(self._store, text_list(roots, "roots"), dry_run=dry_run)
+            return prune(self._store, path_list(roots, "roots"), dry_run=dry_run)
 
     def delete(self, ids: Sequence[str]) -> int:
         """Delete documents; ids that do not exist are ignored. Returns how many were deleted."""

@@ -270,8 +270,8 @@ def test_own_vectors_are_kept_and_bad_ones_refused(engine: Engine, words: WordEm
     assert [str(r) for r in report.refusals[:3]] == [
         "document 1: the vector of id 'nan' holds NaN or infinity",
         "document 2: the vector of id 'zero' is all zeros and has no direction",
-        "document 3: the vector of id 'narrow' has 5 dimensions, this store holds 512-dimensional "
-        "vectors; embed it with the store's own model",
+        "document 3: the vector of id 'narrow': of dimension 5, and the store's vectors are of "
+        "dimension 512; they must come from the same model",
     ]
     (result,) = engine.search_vectors(good[None, :], k=1)
     assert ids(result) == ["good"]
@@ -435,6 +435,40 @@ def test_a_document_that_moves_while_its_old_file_is_cleared_stays(
     assert (report.removed, report.added) == (1, 1)
     assert [(d.source, d.text) for d in engine.get(["a"])] == [("/g", f"{text} a")]
     assert engine.verify().problems == ()
+
+
+def test_a_feed_that_writes_to_the_store_it_feeds(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deleted and added by the iterable itself while the batches before are being committed."""
+    monkeypatch.setattr("engine.ingest.BATCH", 8)
+    engine.add([Document(f"old {n}", id=str(n)) for n in range(200)])
+
+    def feed() -> Iterator[Document]:
+        for n in range(200):
+            changed = {"n": n} if n % 2 else {}
+            yield Document(f"old {n}" if n % 3 else f"new {n}", id=str(n), metadata=changed)
+            if n % 16 == 15:
+                engine.delete([str(n - 4), str(n + 4)])
+                engine.add([Document(f"nested {n}", id=f"nested {n + 1}")])
+                engine.add([Document(f"nested {n}", id=str(n + 2))])
+
+    engine.add(feed())
+    assert engine.verify().problems == ()
+    for document in engine.get([str(n) for n in range(0, 200, 7) if n % 16 < 8]):
+        assert document.text.endswith(f" {document.id}") or document.text.startswith("nested")
+
+
+def test_unreadable_lines_keep_what_the_file_held(engine: Engine, tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    lines = [f'{{"id": "{n}", "text": "text {n}"}}' for n in range(3)]
+    path.write_text("\n".join(lines))
+    engine.add_files([path])
+    path.write_text("\n".join([lines[0], "{oops", lines[2]]))
+    report = engine.add_files([path])
+    assert (report.failed, report.removed, engine.stats().documents) == (1, 0, 3)
+    path.write_text("\n".join([lines[0], lines[2]]))
+    assert engine.add_files([path]).removed == 1
 
 
 def test_nothing_vanishes_from_a_file_with_faults(engine: Engine) -> None:

@@ -329,3 +329,16 @@ def test_vectors_by_id_come_from_base_and_delta() -> None:
     snapshot = snapshot.advanced(2, ids[20:], rows[20:], ids[:0])
     wanted = [25, 3, 19, 29, 0]
     np.testing.assert_array_equal(snapshot.vectors(ids[wanted].tolist()), rows[wanted])
+
+
+@pytest.mark.parametrize("d", [100, 8192, 9000, 20_000])
+def test_equal_rows_have_equal_scores_wherever_they_stand(d: int) -> None:
+    rng = np.random.default_rng(d)
+    row, query = rng.standard_normal((2, d)).astype(np.float32)
+    for n in (1, 2, 257, 512):
+        rows = np.tile(row, (n, 1))
+        scores = vectors.similarities(rows, query, Metric.IP)
+        assert scores.tolist() == vectors.similarities(rows[:1], query, Metric.IP).tolist() * n
+        norms = vectors.row_norms(rows)
+        assert norms.tolist() == vectors.row_norms(rows[:1]).tolist() * n
+    assert scores[0] == pytest.approx(math.fsum(map(float, row * query.astype(float))), rel=1e-9)

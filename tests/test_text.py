@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Callable
 from itertools import pairwise
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.text import unicode
+from engine.text import json_text, unicode
 from engine.text.chunking import windows
 
 Spans = list[tuple[int, int]]
@@ -199,3 +200,33 @@ def test_not_blank(text: str) -> None:
 )
 def test_fault(text: str, reason: str | None) -> None:
     assert unicode.fault(text) == reason
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[-9223372036854775808, -9223372036854775809]",
+        "[1, 2, 18446744073709551616]",
+        '{"a": [[1, 1e30], [2, 18446744073709551616], [3]]}',
+        "[NaN, 1e400]",
+        '"\\ud800"',
+        '[1, "a", 18446744073709551616]',
+        "9223372036854775807",
+        "[1.5, -2.5, 0.1]",
+        "[" * 700 + "]" * 700,
+    ],
+)
+def test_json_is_what_python_reads(text: str) -> None:
+    assert repr(json_text.parsed(text)) == repr(json.loads(text))
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        max_leaves=10,
+    )
+)
+def test_any_json_is_what_python_reads(value: object) -> None:
+    text = json.dumps(value)
+    assert repr(json_text.parsed(text)) == repr(json.loads(text))

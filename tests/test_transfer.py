@@ -5,7 +5,11 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
+import resource
+import signal
 import sqlite3
+import subprocess
 import threading
 import zlib
 from collections.abc import Iterator
@@ -26,7 +30,7 @@ from engine.errors import InvalidInputError, ModelMismatchError, ModelUnavailabl
 from engine.portable import jsonl
 from engine.settings import IndexSpec, Metric
 from engine.transfer import ExportFile
-from engine.types import EndOfSource, Float32Array, Incoming
+from engine.types import EndOfSource, Float32Array, Incoming, Item, SkipReason
 from tests.test_crash import content
 from tests.words import WordEmbedder
 
@@ -48,6 +52,7 @@ def full(tmp_path: Path) -> Iterator[Engine]:
                 Document("a dog", id="dog", metadata={"n": 1 << 80, "deep": {"x": [1.5, None]}}),
                 Document(long, id="long"),
                 Document("gone", id="gone"),
+                Document("caf\u0065\u0301", id="decomposed"),
                 Document("", id="own", vector=own[0]),
                 Document("é 汉字 \x00 ‮ 👩‍👩‍👧 \u2028 \r\n", id="id \n 汉", metadata={"": "\x00"}),
             ]
@@ -80,16 +85,17 @@ def test_a_store_goes_out_and_comes_back(full: Engine, tmp_path: Path, suffix: s
     made.close()
     with Engine.open(tmp_path / "back", model=embedder()) as again:
         assert again.search("a dog").hits == full.search("a dog").hits
+        assert again.add(["caf\u00e9"]).embedded == 0, "the same text, composed"
         assert again.add(["a dog"]).embedded == 0, "the store knows the text and its vector"
-        assert again.export_file(str(tmp_path / f"y.{suffix}")) == 10
+        assert again.export_file(str(tmp_path / f"y.{suffix}")) == 12
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_texts_alone_are_embedded_anew(full: Engine, tmp_path: Path, suffix: str) -> None:
-    assert full.export_file(str(tmp_path / f"x.{suffix}"), vectors=False) == 9
+    assert full.export_file(str(tmp_path / f"x.{suffix}"), vectors=False) == 10
     with Engine.create(tmp_path / "back", model=embedder()) as back:
         report = back.import_file(str(tmp_path / f"x.{suffix}"))
-        assert (report.added, report.failed) == (8, 0), "a blank text has nothing to embed"
+        assert (report.added, report.failed) == (9, 0), "a blank text has nothing to embed"
         for document in full.get(["dog", "long", "id \n 汉", "f1"]):
             assert back.get([document.id]) == [document]
         assert back.stats().pending == ()
@@ -99,13 +105,13 @@ def test_importing_again_changes_nothing(full: Engine, tmp_path: Path) -> None:
     full.export_file(str(tmp_path / "x.jsonl"))
     before = content(tmp_path / "full")
     report = full.import_file(str(tmp_path / "x.jsonl"))
-    assert (report.unchanged, report.added, report.replaced) == (9, 0, 0)
+    assert (report.unchanged, report.added, report.replaced) == (10, 0, 0)
     assert content(tmp_path / "full") == before
 
 
 def test_an_export_is_json_that_others_can_read(full: Engine, tmp_path: Path) -> None:
     full.export_file(str(tmp_path / "x.jsonl"), where="n > 0")
-    header, row = map(json.loads, (tmp_path / "x.jsonl").read_text().rstrip("\n").split("\n"))
+    header, row, end = map(json.loads, (tmp_path / "x.jsonl").read_text().rstrip("\n").split("\n"))
     assert header == {
         "attendex_export": 1,
         "model": "words",
@@ -113,7 +119,9 @@ def test_an_export_is_json_that_others_can_read(full: Engine, tmp_path: Path) ->
         "fingerprint": "words-24-6",
         "dimension": 24,
         "metric": "cosine",
+        "pending": [],
     }
+    assert end == {"attendex_end": 1}
     (passage,) = row.pop("passages")
     assert row == {
         "id": "dog",
@@ -202,7 +210,7 @@ def test_another_model_or_metric_is_refused_and_vectors_can_be_left(
         with pytest.raises(ModelMismatchError):
             other.import_file(path)
         assert other.stats().documents == 0
-        assert other.import_file(path, vectors=False).added == 8
+        assert other.import_file(path, vectors=False).added == 9
     spec = IndexSpec(metric=Metric.IP)
     with (
         Engine.create(tmp_path / "ip", model=embedder(), index=spec) as ip,
@@ -218,7 +226,7 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
 def test_damaged_rows_are_named_and_the_others_come_in(full: Engine, tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     full.export_file(str(path))
-    header, *rows = rows_of(path)
+    header, *rows, _ = rows_of(path)
     rows[0]["passages"][0]["vector"][3] = 7.0
     rows[1]["passages"][0]["end"] = 10_000
     rows[2]["passages"][0]["vector"] = [1.0]
@@ -227,22 +235,38 @@ def test_damaged_rows_are_named_and_the_others_come_in(full: Engine, tmp_path: P
     rows[5]["passages"][0]["own"] = 1
     rows[6]["metadata"] = [1]
     rows[7]["id"] = None
+    rows[8]["source"] = "\ud800"
+    wrong: list[Any] = [
+        {"end": float("nan")},
+        {"start": -1},
+        {"tokens": 1 << 63},
+        {"tokens": True},
+        {"vector": [10**400] + [0] * 23},
+        {"vector": [1e300] + [0] * 23},
+        {"vector": ["1"] * 24},
+        {"vector": [[1.0]] * 24},
+        {"vector": [float("nan")] * 24},
+        {"vector": [True] * 24},
+        {"vector": [0.2] * 24},
+        {"vector": None},
+    ]
+    last = rows.pop()
+    for change in wrong:
+        rows.append(last | {"passages": [last["passages"][0] | change]})
     lines = [json.dumps(row) for row in (header, *rows)]
-    lines[9] = lines[9].replace('"end": 6', '"end": NaN')
-    path.write_text("\n".join([*lines, "", "{oops", "[]"]))
+    other = json.dumps(header | {"fingerprint": "another"})
+    path.write_text("\n".join(["", *lines, "{oops", "[]", other, json.dumps(last)]))
     with ExportFile(str(path)) as exported, Engine.create_for(tmp_path / "b", exported) as back:
         report = back.import_file(exported)
     assert report.added == 0
-    assert sum(report.skipped.values()) == 11
-    said = {str(r).removeprefix(f"{tmp_path}/") for r in report.refusals}
-    assert (
-        "x.jsonl:2: the vector of id 'dog' is not of unit length, as cosine stores keep them"
-        in said
-    )
-    assert "x.jsonl:3: the passages of id 'long' lie outside its text" in said
-    assert "x.jsonl:5: id 'id \\n 汉' has no passage" in said
-    assert "x.jsonl:6: has no passages, though the header tells of vectors" in said
-    assert "x.jsonl:7: has passages that cannot be read" in said
+    assert sum(report.skipped.values()) == 9 + len(wrong) + 3
+    assert report.skipped[SkipReason.VECTOR] == 7
+    said = {str(r).split(": ", 1)[1] for r in report.refusals}
+    assert "the vector of id 'dog' is not of unit length, as cosine stores keep them" in said
+    assert "the passages of id 'long' lie outside its text" in said
+    assert "id 'own' has no passage" in said
+    assert "has no passages, though the header tells of vectors" in said
+    assert "has passages that cannot be read" in said
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -257,7 +281,168 @@ def test_a_file_that_was_cut_off(full: Engine, tmp_path: Path, suffix: str) -> N
     with ExportFile(str(path)) as exported, Engine.create_for(tmp_path / "b", exported) as back:
         report = back.import_file(exported)
     assert report.failed == 1
-    assert report.added == 8 or suffix == "jsonl.gz"
+    assert report.added == 10 or suffix == "jsonl.gz"
+    (refusal,) = report.refusals
+    assert ("is cut off" if suffix == "jsonl" else "cannot be read, nor what follows") in str(
+        refusal
+    )
+
+
+def test_an_export_cut_between_two_lines_is_not_whole(full: Engine, tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    full.export_file(str(path))
+    lines = path.read_text().rstrip("\n").split("\n")
+    for kept, said in ((lines[:5], "is cut off"), ([*lines[:5], lines[-1]], "held 10 documents")):
+        path.write_text("\n".join(kept))
+        report = full.import_file(path)
+        assert (report.unchanged, report.failed) == (4, 1)
+        assert said in str(report.refusals[0])
+
+
+def test_a_gzip_damaged_in_its_middle(full: Engine, tmp_path: Path) -> None:
+    full.add_vectors(np.eye(24), ids=[f"e{n}" for n in range(24)])
+    path = tmp_path / "x.jsonl.gz"
+    full.export_file(path)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 : len(data) // 2 + 40] = bytes(40)
+    path.write_bytes(data)
+    report = full.import_file(path)
+    assert report.failed == 1
+    assert "cannot be read, nor what follows" in str(report.refusals[0])
+
+
+def test_rows_without_a_source_need_none(full: Engine, tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"id": "p", "text": "plain", "metadata": {}}\n')
+    assert full.import_file(path).added == 1
+    table = pa.table({"id": ["q"], "text": ["plain"], "metadata": ["{}"]})
+    pq.write_table(table, tmp_path / "x.parquet")
+    assert full.import_file(tmp_path / "x.parquet").added == 1
+    assert [d.source for d in full.get(["p", "q"])] == [None, None]
+    path.write_text("")
+    report = full.import_file(path)
+    assert (report.documents, report.notes) == (0, (f"{path} holds no documents",))
+
+
+def test_pending_sources_stay_pending(full: Engine, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        full.ingest(interrupted("/g"))
+    assert full.stats().pending == ("/g",)
+    for suffix in SUFFIXES:
+        path = tmp_path / f"x.{suffix}"
+        full.export_file(path)
+        with ExportFile(path) as exported, Engine.create_for(tmp_path / suffix, exported) as made:
+            made.import_file(exported)
+            assert made.stats().pending == ("/g",)
+            made.import_file(path)
+            assert made.stats().pending == ("/g",), "an import finishes nothing"
+    full.ingest([EndOfSource("/g")])
+    full.import_file(tmp_path / "x.jsonl")
+    assert full.stats().pending == ()
+
+
+def interrupted(source: str) -> Iterator[Item]:
+    for n in range(2000):
+        yield Incoming(f"{source}:{n}", Document(f"line {n}", id=f"{source}{n}"), source)
+    raise KeyboardInterrupt
+
+
+def test_texts_that_are_missing_are_told_of(
+    full: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    full.export_file(tmp_path / "x.jsonl", vectors=False)
+    assert "1 documents have a vector and no text" in caplog.text
+
+
+SOUND = {
+    "attendex_export": 1,
+    "model": "words",
+    "custom": True,
+    "fingerprint": "words-24-6",
+    "dimension": 24,
+    "metric": "cosine",
+}
+
+
+def test_hostile_parquet_spoils_no_other_row(full: Engine, tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    full.export_file(path)
+    sound = pq.read_table(path)
+    rows = sound.to_pylist()
+    rows[0]["passages"][0]["vector"] = None
+    rows[2]["passages"] = [None]
+    rows[3]["passages"] = None
+    changed = pa.Table.from_pylist(rows, schema=sound.schema)
+    nanoseconds = pa.array([1 << 62] * len(rows), pa.timestamp("ns"))
+    pq.write_table(changed.append_column("more", nanoseconds), path)
+    with ExportFile(path) as exported, Engine.create_for(tmp_path / "b", exported) as made:
+        report = made.import_file(exported)
+        assert (report.added, report.failed) == (7, 3)
+        kept = [row["id"] for n, row in enumerate(rows) if n not in (0, 2, 3)]
+        assert made.get(kept) == full.get(kept)
+        assert made.verify().problems == ()
+    twice = sound.schema.field("passages").type.value_type
+    wide = pa.list_(pa.struct([*list(twice)[:-1], ("vector", pa.list_(pa.float32(), 48))]))
+    for row in rows:
+        for part in row["passages"] or ():
+            if part is not None:
+                part["vector"] = [0.5] * 48
+    schema = sound.schema.set(4, pa.field("passages", wide)).with_metadata(sound.schema.metadata)
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
+    with ExportFile(path) as exported, Engine.create_for(tmp_path / "c", exported) as made:
+        assert made.import_file(exported).added == 0
+    bad = pa.array([b"\xff"], pa.binary()).view(pa.string())
+    pq.write_table(pa.table({"id": bad, "text": ["t"], "metadata": ["{}"]}), path)
+    report = full.import_file(path)
+    assert (report.documents, report.failed) == (0, 1)
+
+
+def test_a_passage_may_be_a_part_of_its_text(full: Engine, tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    full.export_file(path, where="n > 0")
+    header, row, end = rows_of(path)
+    row["passages"][0]["end"] = 1
+    path.write_text("\n".join(map(json.dumps, (header, row, end))))
+    with Engine.create(tmp_path / "b", model=embedder()) as made:
+        made.import_file(path)
+        assert [document.text for document in made.get(["dog"])] == ["a dog"]
+        (hit,) = made.search("a").hits
+        assert (hit.text, hit.start, hit.end) == ("a", 0, 1)
+
+
+def test_a_file_that_appears_meanwhile_is_left_alone(
+    full: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "x.jsonl"
+    plain = jsonl.write
+
+    def slow(*arguments: Any) -> int:
+        target.write_text("mine")
+        return plain(*arguments)
+
+    monkeypatch.setattr(jsonl, "write", slow)
+    with pytest.raises(InvalidInputError, match="exists now"):
+        full.export_file(target)
+    assert target.read_text() == "mine"
+    target.chmod(0o600)
+    full.export_file(target, overwrite=True)
+    assert target.stat().st_mode & 0o777 == 0o600
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
+
+
+def test_a_filter_on_an_empty_store_exports_nothing(tmp_path: Path) -> None:
+    with Engine.create(tmp_path / "e", model=embedder()) as engine:
+        assert engine.export_file(tmp_path / "x.jsonl", where="n > 0") == 0
+
+
+def test_an_export_through_a_pipe(full: Engine, tmp_path: Path) -> None:
+    full.export_file(tmp_path / "x.jsonl")
+    os.mkfifo(tmp_path / "pipe")
+    data = (tmp_path / "x.jsonl").read_bytes()
+    thread = threading.Thread(target=lambda: (tmp_path / "pipe").write_bytes(data))
+    thread.start()
+    assert full.import_file(tmp_path / "pipe", format="jsonl").unchanged == 10
+    thread.join()
 
 
 def test_what_is_no_export(full: Engine, tmp_path: Path) -> None:
@@ -273,6 +458,24 @@ def test_what_is_no_export(full: Engine, tmp_path: Path) -> None:
     assert failure("x.parquet.gz").startswith("x.parquet.gz: parquet is compressed in itself")
     assert "is no parquet" in failure("x.txt", "text", "parquet")
     assert "upgrade attendex" in failure("x.jsonl", '{"attendex_export": 2}')
+    for header in (
+        {"attendex_export": 1},
+        SOUND | {"attendex_export": "9"},
+        SOUND | {"attendex_export": 0.5},
+        SOUND | {"dimension": -3},
+        SOUND | {"dimension": 0},
+        SOUND | {"dimension": 1 << 31},
+        SOUND | {"dimension": True},
+        SOUND | {"model": "\ud800"},
+        SOUND | {"pending": 3},
+        SOUND | {"metric": "l2"},
+    ):
+        assert failure("x.jsonl", json.dumps(header)) == "x.jsonl has a damaged header"
+    for held in ("[]", '"x"', "null", "[" * 100_000, "{"):
+        schema = pa.schema([("id", pa.string())], metadata={"attendex_export": held})
+        pq.write_table(pa.table({"id": ["a"]}, schema=schema), tmp_path / "h.parquet")
+        assert failure("h.parquet") == "h.parquet has a damaged header"
+    assert "does not begin with JSON" in failure("x.jsonl", "PAR1")
     assert failure("x.jsonl", '{"attendex_export": 1}') == "x.jsonl has a damaged header"
     (tmp_path / "e.jsonl").write_text("")
     with ExportFile(str(tmp_path / "e.jsonl")) as empty:
@@ -291,11 +494,67 @@ def test_nothing_is_written_over_unless_asked(full: Engine, tmp_path: Path) -> N
         assert path.read_text() == "mine"
         with pytest.raises(InvalidInputError, match="is a directory"):
             write(str(tmp_path / "d.jsonl"))
-        with pytest.raises(StorageError, match="cannot be written"):
+        with pytest.raises(InvalidInputError, match="there is no directory"):
             write(str(path / "below.jsonl"))
         write(str(path), overwrite=True)
         assert path.read_bytes() != b"mine"
         path.write_text("mine")
+
+
+def test_neither_the_store_nor_what_is_no_file_is_written_over(
+    full: Engine, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    (tmp_path / "link").symlink_to(tmp_path / "full")
+    before = content(tmp_path / "full")
+    for target, said in (
+        (tmp_path / "pipe.jsonl", "is no file but a device or a pipe"),
+        (tmp_path / "full" / "store.db", "lies in the store itself"),
+        (tmp_path / "link" / "x.jsonl", "lies in the store itself"),
+    ):
+        with pytest.raises(InvalidInputError, match=said):
+            full.export_file(target, format="jsonl", overwrite=True)
+        with pytest.raises(InvalidInputError, match=said):
+            full.backup(target, overwrite=True)
+    assert content(tmp_path / "full") == before
+    (tmp_path / "there.jsonl").write_text("")
+    (tmp_path / "to.jsonl").symlink_to(tmp_path / "there.jsonl")
+    full.export_file(tmp_path / "to.jsonl", overwrite=True)
+    assert (tmp_path / "to.jsonl").is_symlink()
+    assert full.import_file(tmp_path / "there.jsonl").unchanged == 10
+    for wrong in (None, "", 3, "a\0b"):
+        for call in (full.export_file, full.backup, full.import_file):
+            with pytest.raises(InvalidInputError, match="named by a text or a Path"):
+                call(wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match="needs a file"):
+        full.backup("-")
+
+
+def test_what_a_killed_export_left_behind_goes_with_the_next(full: Engine, tmp_path: Path) -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    old, new, alive = (
+        tmp_path / f".x.jsonl.{pid}.{n}" for n, pid in enumerate((gone.pid, gone.pid, os.getpid()))
+    )
+    for path in (old, new, alive):
+        path.write_text("half")
+    for path in (old, alive):
+        os.utime(path, (0, 0))
+    full.export_file(tmp_path / "x.jsonl")
+    assert [path.exists() for path in (old, new, alive)] == [False, True, True]
+
+
+def test_no_room_for_a_backup_names_the_backup(full: Engine, tmp_path: Path) -> None:
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, limit[1]))
+    try:
+        for write, name in ((full.backup, "b.db"), (full.export_file, "x.jsonl")):
+            with pytest.raises(StorageError, match=rf"{name} cannot be written"):
+                write(tmp_path / name)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["full"]
 
 
 def test_a_failed_export_leaves_no_file(full: Engine, tmp_path: Path) -> None:
@@ -378,5 +637,5 @@ def test_export_to_standard_output(
 ) -> None:
     assert cli.run(["export", "-", "--no-vectors", "--store", str(tmp_path / "full")]) == 0
     lines = capfdbinary.readouterr().out.splitlines()
-    assert len(lines) == 9
+    assert len(lines) == 10
     assert json.loads(lines[0])["id"] == "dog"

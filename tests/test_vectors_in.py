@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import cli
 from engine import Document, Engine
 from engine.errors import DimensionError, InvalidInputError
+from engine.intake import Intake
 from engine.settings import IndexSpec, Metric
 from engine.text.readers import ReadOptions
 from engine.types import Float32Array, SkipReason
 from tests.words import WordEmbedder
 
 WIDTH = 8
+HUGE = b"{'descr': '<f4', 'fortran_order': False, 'shape': (" + b"1" * 30 + b", 8)}"
 
 
 @pytest.fixture
@@ -121,6 +126,46 @@ def test_an_array_that_is_filled_again_and_again(small: Engine) -> None:
     assert [nearest(small, row)[0] for row in rows] == ["0", "1", "2", "3", "4"]
 
 
+def test_lists_tensors_and_metadata_that_are_filled_again(small: Engine) -> None:
+    rows = matrix(4)
+    listed, label = [0.0] * WIDTH, {"n": 0}
+    tensor = torch.zeros(WIDTH)
+
+    def documents() -> Iterator[Document]:
+        for n, row in enumerate(rows):
+            listed[:] = row.tolist()
+            tensor[:] = torch.from_numpy(row)
+            label["n"] = n
+            own: Any = listed if n % 2 else tensor
+            yield Document("a text", id=str(n), vector=own, metadata=label)
+
+    assert small.add(documents()).added == 4
+    assert [nearest(small, row)[0] for row in rows] == ["0", "1", "2", "3"]
+    assert [d.metadata for d in small.get(["0", "3"])] == [{"n": 0}, {"n": 3}]
+
+
+def test_ids_are_a_list_and_none_is_no_id(small: Engine) -> None:
+    rows = matrix(2)
+    wrong: Any
+    for wrong in ({"a", "b"}, {"a": 1, "b": 2}, (i for i in "ab")):
+        with pytest.raises(InvalidInputError, match="ids must be a list"):
+            small.add_vectors(rows, ids=wrong)
+    wrong = [None, "b"]
+    report = small.add_vectors(rows, ids=wrong)
+    assert (report.added, report.skipped) == (1, {SkipReason.INVALID: 1})
+
+
+def test_a_file_that_grows_while_it_is_read(small: Engine, tmp_path: Path) -> None:
+    path = table(tmp_path / "t.csv", [("a", "one"), ("b", "two")])
+    np.save(tmp_path / "v.npy", matrix(2))
+    intake = Intake([str(path)], base=tmp_path, vectors=str(tmp_path / "v.npy"))
+    with path.open("a") as file:
+        file.write("c,three\n")
+    report = small.ingest(intake)
+    assert (report.added, report.failed) == (2, 1)
+    assert "the file grew meanwhile" in str(report.refusals[0])
+
+
 def test_a_blank_text_with_a_vector_and_no_id_is_named_by_the_vector(small: Engine) -> None:
     rows = matrix(2)
     report = small.add([Document(" ", vector=rows[0]), Document(" ", vector=rows[1])])
@@ -185,13 +230,21 @@ def test_vectors_out_of_step_with_their_file_are_refused_before_anything(
     assert failure("three.npy") == (
         "t.csv has 2 rows and three.npy 3 vectors: they must be in step, row by row"
     )
-    assert failure("many.npz") == "many.npz is an archive of arrays; save the vectors as one .npy"
+    assert failure("many.npz") == (
+        "the vectors many.npz cannot be read: it is an archive of arrays; save them as one .npy"
+    )
+    assert failure("t.csv") == "the vectors t.csv cannot be read: it is no .npy file"
     assert "on two axes" in failure("flat.npy")
     assert failure("no.npy") == "the vectors no.npy cannot be read: No such file or directory"
-    for name in ("pickled.npy", "cut.npy", "t.csv"):
-        assert failure(name) == f"the vectors {name} cannot be read: it is no .npy file of numbers"
+    for n, head in enumerate((HUGE, b"(" * 5000, b"-" * 9000 + b"1", b"")):
+        size = len(head).to_bytes(2, "little")
+        (tmp_path / f"h{n}.npy").write_bytes(b"\x93NUMPY\x01\x00" + size + head)
+    for name in ("pickled.npy", "cut.npy", *(f"h{n}.npy" for n in range(4))):
+        said = f"the vectors {name} cannot be read: it is no whole .npy file of numbers ("
+        assert failure(name).startswith(said)
     assert "9" in failure("wide.npy")
     assert "give that file alone" in failure("three.npy", path, other)
+    assert "no such file" in failure("three.npy", tmp_path / "gone.csv")
     assert "not both" in failure("three.npy", options=ReadOptions(vector_column="v"))
     assert small.stats().documents == 0
 
@@ -212,3 +265,32 @@ def test_vectors_from_the_command_line(
     np.save(tmp_path / "v.npy", rows[:, :7])
     assert cli.run(call) == 2
     assert "7" in capsys.readouterr().err
+
+
+def test_a_document_with_a_vector_needs_no_text(small: Engine, tmp_path: Path) -> None:
+    rows = matrix(5)
+    assert small.add([Document(id="x", vector=rows[0])]).added == 1
+    (tmp_path / "c.jsonl").write_text(
+        json.dumps({"id": "y", "v": rows[1].tolist()})
+        + "\n"
+        + json.dumps({"id": "z", "text": "a text", "v": rows[2].tolist()})
+    )
+    options = ReadOptions(vector_column="v")
+    assert small.add_files([tmp_path / "c.jsonl"], options=options).added == 2
+    (tmp_path / "t.csv").write_text("id,year\nt,1999\n")
+    np.save(tmp_path / "t.npy", rows[3:4])
+    assert small.add_files([tmp_path / "t.csv"], vectors=tmp_path / "t.npy").added == 1
+    (tmp_path / "u.jsonl").write_text('{"id": "u"}\n')
+    np.save(tmp_path / "u.npy", rows[4:])
+    assert small.add_files([tmp_path / "u.jsonl"], vectors=tmp_path / "u.npy").added == 1
+    assert [nearest(small, row)[0] for row in rows] == ["x", "y", "z", "t", "u"]
+    assert [d.text for d in small.get(["x", "y", "z", "t", "u"])] == ["", "", "a text", "", ""]
+    assert small.get(["t"])[0].metadata == {"year": 1999}
+
+
+def test_an_export_is_not_indexed_but_imported(small: Engine, tmp_path: Path) -> None:
+    small.add(["one"])
+    small.export_file(tmp_path / "x.jsonl")
+    report = small.add_files([tmp_path / "x.jsonl"])
+    assert (report.documents, report.failed) == (0, 1)
+    assert "attendex import" in str(report.refusals[0])

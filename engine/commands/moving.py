@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import click
 
 from engine import console
 from engine.commands.options import half_option, json_option, model_options, store_option
+from engine.errors import StoreExistsError
 from engine.settings import DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -111,13 +113,14 @@ def _opened(
     from engine.core import Engine
     from engine.storage.store import store_exists
 
+    like_the_vectors = model is None and vectors and exported.header is not None
+    if like_the_vectors and not store_exists(Path(store)):
+        with suppress(StoreExistsError):  # another process was faster
+            return Engine.create_for(store, exported, offline=offline, half=half)
     if store_exists(Path(store)):
         return Engine.open(store, model=model, offline=offline, half=half)
-    if model is None and vectors and exported.header is not None:
-        return Engine.create_for(store, exported, offline=offline, half=half)
-    return Engine.create(
-        store, model=DEFAULT_MODEL if model is None else model, offline=offline, half=half
-    )
+    given = DEFAULT_MODEL if model is None else model
+    return Engine.create(store, model=given, exist_ok=True, offline=offline, half=half)
 
 
 @click.command()

@@ -9,15 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from engine.errors import InvalidInputError
 from engine.settings import Metric
+from engine.text import unicode
+from engine.text.readers import EXPORT_MARK
 from engine.types import Passage, Refusal, SkipReason
 
-MARK = "attendex_export"
+MARK = EXPORT_MARK
+END = "attendex_end"
+_WIDEST = 1 << 16
+_MOST = 1 << 62
 VERSION = 1
 
 
@@ -30,6 +35,8 @@ class Header:
     fingerprint: str
     dimension: int
     metric: Metric
+    pending: tuple[str, ...] = ()
+    """Sources that an interrupted `index` had left half read."""
 
     def as_json(self) -> dict[str, Any]:
         return {MARK: VERSION, **asdict(self), "metric": self.metric.value}
@@ -38,19 +45,22 @@ class Header:
     def from_json(cls, values: Mapping[str, Any], where: str) -> Header:
         """Raises `InvalidInputError` for a header that cannot be read, or is of a newer format."""
         version = values.get(MARK)
-        if isinstance(version, int) and version > VERSION:
+        if type(version) is int and version > VERSION:
             raise InvalidInputError(
                 f"{where} is an export of format {version}, and this attendex knows formats up to "
                 f"{VERSION}: it was written by a newer version; upgrade attendex to import it"
             )
         try:
-            texts = [values[name] for name in ("model", "fingerprint")]
-            dimension = values["dimension"]
-            if not all(isinstance(text, str) for text in texts) or type(dimension) is not int:
+            model, fingerprint = (values[name] for name in ("model", "fingerprint"))
+            dimension, pending = values["dimension"], tuple(values.get("pending", ()))
+            for text in (model, fingerprint, *pending):
+                if not isinstance(text, str) or unicode.fault(text):
+                    raise ValueError
+            if type(dimension) is not int or not 1 <= dimension <= _WIDEST or version != VERSION:
                 raise ValueError
             custom = bool(values["custom"])
-            return cls(texts[0], custom, texts[1], dimension, Metric(values["metric"]))
-        except (KeyError, ValueError):
+            return cls(model, custom, fingerprint, dimension, Metric(values["metric"]), pending)
+        except (KeyError, TypeError, ValueError):
             raise InvalidInputError(f"{where} has a damaged header") from None
 
 
@@ -65,32 +75,42 @@ class Found(NamedTuple):
     passages: tuple[Passage, ...] | None
 
 
-def found(where: str, values: object) -> Found | Refusal:
+def found(where: str, values: Any) -> Found | Refusal:
     """A row of plain values as a document; raises nothing."""
     if not isinstance(values, dict):
         return refusal(where, "is no JSON object")
-    kinds: dict[str, Any] = {"id": str, "text": str, "metadata": dict, "source": str | None}
-    for name, kind in kinds.items():
-        if not isinstance(values.get(name), kind):
+    id_, text, metadata, source = (values.get(n) for n in ("id", "text", "metadata", "source"))
+    for name, sound in (
+        ("id", isinstance(id_, str)),
+        ("text", isinstance(text, str)),
+        ("metadata", isinstance(metadata, dict)),
+        ("source", isinstance(source, str | None)),
+    ):
+        if not sound:
             return refusal(where, f"has no '{name}' as exports have it")
+    if source is not None and unicode.fault(source):
+        return refusal(where, "has a source that is no text which can be stored")
     parts = values.get("passages")
     try:
         passages = None if parts is None else tuple(_passage(part) for part in parts)
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return refusal(where, "has passages that cannot be read")
-    id_, text, metadata, source = (values[name] for name in kinds)
-    return Found(where, id_, text, metadata, source, passages)
+    whole = cast(tuple[str, str, Mapping[str, Any], str | None], (id_, text, metadata, source))
+    return Found(where, *whole, passages)
 
 
 def _passage(values: Mapping[str, Any]) -> Passage:
     start, end, tokens = counts = [values[name] for name in ("start", "end", "tokens")]
     truncated, own = marks = [values[name] for name in ("truncated", "own")]
-    if any(type(n) is not int or n < 0 for n in counts) or any(type(b) is not bool for b in marks):
+    if any(type(n) is not int or not 0 <= n < _MOST for n in counts):
         raise ValueError
-    vector = np.asarray(values["vector"], dtype=np.float32)
-    if vector.ndim != 1:
+    if any(type(mark) is not bool for mark in marks):
         raise ValueError
-    return Passage(start, end, tokens, truncated, own, vector)
+    vector = np.asarray(values["vector"])
+    if vector.ndim != 1 or vector.dtype.kind not in "fiu":
+        raise ValueError
+    with np.errstate(over="ignore"):
+        return Passage(start, end, tokens, truncated, own, vector.astype(np.float32))
 
 
 def refusal(where: str, detail: str) -> Refusal:

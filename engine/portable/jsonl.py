@@ -1,8 +1,8 @@
 """Exports as JSON lines, UTF-8; gzip where the file's name ends in .gz.
 
-With vectors the first line is the header. A vector is a list of the shortest decimals that read
-back as the same float32 numbers; where reading them as float64 first would round otherwise, of
-the longer ones that are exact.
+With vectors the first line is the header and the last says how many documents there are. A vector
+is a list of the shortest decimals that read back as the same float32 numbers; where reading them
+as float64 first would round otherwise, of the longer ones that are exact.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from typing import IO, Any
 import numpy as np
 import orjson
 
-from engine.portable.contract import MARK, Found, Header, found, refusal
+from engine.errors import InvalidInputError
+from engine.portable.contract import END, MARK, Found, Header, found, refusal
+from engine.text.compressed import Gunzipped
 from engine.text.json_text import parsed
 from engine.types import Exported, Float32Array, Passage, Refusal
 
@@ -37,12 +39,14 @@ def write(file: IO[bytes], header: Header | None, rows: Iterable[Exported]) -> i
             values["passages"] = [_values(passage) for passage in row.passages]
         file.write(orjson.dumps(values) + b"\n")
         count += 1
+    if header is not None:
+        file.write(orjson.dumps({END: count}) + b"\n")
     return count
 
 
 def compressed(file: IO[bytes]) -> IO[bytes]:
-    """A file to write to whose bytes arrive in `file` gzipped, without a time: the same twice."""
-    packed: Any = gzip.GzipFile(fileobj=file, mode="wb", mtime=0)
+    """A file to write to whose bytes arrive in `file` gzipped; the same bytes every time."""
+    packed: Any = gzip.GzipFile("", "wb", fileobj=file, mtime=0)
     return packed  # type: ignore[no-any-return]
 
 
@@ -64,24 +68,46 @@ def _decimals(row: Float32Array) -> bytes:
 
 
 def header_of(file: IO[bytes], name: str) -> Header | None:
-    """The header of an export, if it has one; the file is read from its start."""
-    line = next(iter(_lines(file)), b"")
+    """The header of an export, if it has one; the file is read from its start.
+
+    Raises `InvalidInputError` for a file that begins with no JSON, `OSError`.
+    """
+    line = next((line for line in _lines(file) if line.strip()), None)
+    if line is None:
+        return None
     value = _parsed(line)
+    if value is _NONE:
+        raise InvalidInputError(f"{name} is no export in JSON lines: it does not begin with JSON")
     return Header.from_json(value, name) if isinstance(value, dict) and MARK in value else None
 
 
 def read(file: IO[bytes], name: str) -> Iterator[Found | Refusal]:
-    """The documents of an export, from its start, the header left out."""
-    number = 0
+    """The documents of an export, from its start. Where it has a header, the last line says how
+    many there are: without it, and with another number, the file is not whole."""
+    number = count = 0
+    header, ended = False, None
     try:
         for number, line in enumerate(_lines(file), start=1):
             if not line.strip():
                 continue
             value, where = _parsed(line), f"{name}:{number}"
-            if number > 1 or not isinstance(value, dict) or MARK not in value:
+            if isinstance(value, dict) and MARK in value and not header and not count:
+                header = True
+            elif isinstance(value, dict) and MARK in value:
+                yield refusal(where, "begins another export; import each file by itself")
+                return
+            elif isinstance(value, dict) and END in value:
+                ended = value[END]
+            else:
+                count += 1
                 yield refusal(where, "is no JSON") if value is _NONE else found(where, value)
-    except (OSError, EOFError) as error:
+    except OSError as error:
         yield refusal(f"{name}:{number + 1}", f"cannot be read, nor what follows ({error})")
+        return
+    if header and ended is None:
+        yield refusal(name, "is cut off: its last line, which says how many there are, is missing")
+    elif header and ended != count:
+        yield refusal(name, f"held {ended} documents and holds {count} now")
 
 
 _NONE = object()
@@ -98,5 +124,4 @@ def _lines(file: IO[bytes]) -> Iterator[bytes]:
     file.seek(0)
     packed = file.read(len(_MAGIC)) == _MAGIC
     file.seek(0)
-    source: Any = gzip.GzipFile(fileobj=file, mode="rb") if packed else file
-    yield from iter(source.readline, b"")
+    yield from iter((Gunzipped(file) if packed else file).readline, b"")

@@ -1,13 +1,12 @@
 """Exports as parquet: a row a document, its passages a list of structs.
 
-The header lies in the schema's metadata. Work memory is that of some hundred documents.
+The header lies in the schema's metadata. Work memory is that of about a thousand passages.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from typing import IO, Any
 
 import numpy as np
@@ -16,7 +15,9 @@ from engine.errors import InvalidInputError, StorageError
 from engine.portable.contract import MARK, Found, Header, found, refusal
 from engine.types import Exported, Passage, Refusal
 
-_BATCH = 512
+_PASSAGES = 1024
+_ROWS = 64
+_COLUMNS = ("id", "text", "metadata", "source", "passages")
 
 
 def write(file: IO[bytes], header: Header | None, rows: Iterable[Exported]) -> int:
@@ -26,7 +27,7 @@ def write(file: IO[bytes], header: Header | None, rows: Iterable[Exported]) -> i
     count = 0
     remaining = iter(rows)
     with pq.ParquetWriter(file, schema, compression="zstd") as writer:
-        while block := list(islice(remaining, _BATCH)):
+        while block := _block(remaining):
             columns = [[row[n] for row in block] for n in range(4)]
             arrays = [pa.array(c, schema.field(n).type) for n, c in enumerate(columns)]
             if header is not None:
@@ -35,6 +36,18 @@ def write(file: IO[bytes], header: Header | None, rows: Iterable[Exported]) -> i
             writer.write_batch(pa.record_batch(arrays, schema=schema))
             count += len(block)
     return count
+
+
+def _block(rows: Iterator[Exported]) -> list[Exported]:
+    """The next rows: as many as have about so many passages."""
+    block: list[Exported] = []
+    passages = 0
+    for row in rows:
+        block.append(row)
+        passages += max(1, len(row.passages or ()))
+        if passages >= _PASSAGES:
+            break
+    return block
 
 
 def _schema(pa: Any, header: Header | None) -> Any:
@@ -67,11 +80,12 @@ def header_of(file: IO[bytes], name: str) -> Header | None:
     if held is None:
         return None
     try:
-        return Header.from_json(json.loads(held), name)
-    except ValueError as error:
-        if isinstance(error, InvalidInputError):
-            raise
-        raise InvalidInputError(f"{name} has a damaged header") from None
+        values = json.loads(held)
+    except (ValueError, RecursionError):
+        values = None
+    if not isinstance(values, dict):
+        raise InvalidInputError(f"{name} has a damaged header")
+    return Header.from_json(values, name)
 
 
 def read(file: IO[bytes], name: str) -> Iterator[Found | Refusal]:
@@ -79,8 +93,9 @@ def read(file: IO[bytes], name: str) -> Iterator[Found | Refusal]:
     pa, _ = _libraries()
     opened = _open(file, name)
     number = 0
+    names = [one for one in opened.schema_arrow.names if one in _COLUMNS]
     try:
-        for batch in opened.iter_batches(_BATCH, use_threads=False):
+        for batch in opened.iter_batches(_ROWS, columns=names, use_threads=False):
             columns = {
                 column: _read_passages(pa, values) if column == "passages" else values.to_pylist()
                 for column, values in zip(batch.schema.names, batch.columns, strict=True)
@@ -90,7 +105,7 @@ def read(file: IO[bytes], name: str) -> Iterator[Found | Refusal]:
                 row["metadata"] = _metadata(row.get("metadata"))
                 yield found(f"{name}[{number}]", row)
                 number += 1
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         reason = " ".join(str(error).split())
         yield refusal(f"{name}[{number}]", f"cannot be read, nor what follows ({reason})")
 
@@ -101,11 +116,13 @@ def _read_passages(pa: Any, column: Any) -> list[Any]:
     if not pa.types.is_list(kind) or not pa.types.is_struct(kind.value_type):
         return list(column.to_pylist())
     flat = column.flatten()
+    if flat.null_count or any(values.null_count for values in flat.flatten()):
+        return list(column.to_pylist())
     plain: dict[str, Any] = {}
     for field, values in zip(flat.type, flat.flatten(), strict=True):
-        if field.name == "vector" and pa.types.is_fixed_size_list(field.type) and len(flat):
+        if field.name == "vector" and pa.types.is_fixed_size_list(field.type):
             numbers = values.flatten().to_numpy(zero_copy_only=False)
-            plain[field.name] = numbers.reshape(len(flat), -1)
+            plain[field.name] = numbers.reshape(len(flat), field.type.list_size)
         else:
             plain[field.name] = values.to_pylist()
     rows = [dict(zip(plain, values, strict=True)) for values in zip(*plain.values(), strict=True)]

@@ -8,6 +8,7 @@ switched off and BEGIN is emitted here.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sqlite3
@@ -127,8 +128,9 @@ def _storage_error(path: Path, cause: BaseException | None) -> StorageError:
         return LockedError(path, pid=None, waited=BUSY_MILLISECONDS / 1000)
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return CorruptionError(
-            f"the database of {path} is damaged ({cause}); restore {FILE_NAME} from a backup, "
-            "or index the sources into a new store"
+            f"the database of {path} is damaged ({cause}); remove {FILE_NAME}, {FILE_NAME}-wal and "
+            f"{FILE_NAME}-shm and restore {FILE_NAME} from a backup, or index the sources into a "
+            "new store"
         )
     if code == sqlite3.SQLITE_FULL:
         return StorageError(f"no space left for the store {path}; what was committed is kept")
@@ -257,12 +259,20 @@ def compact(store: Path) -> None:
 
 
 def backup(database: Path, target: Path) -> None:
-    """A consistent single-file copy of the database, taken while others may write."""
+    """A consistent single-file copy of the database, taken while others may write.
+
+    Raises `OSError` where there is no room for it.
+    """
     with (
         closing(sqlite3.connect(f"file:{_quote(database)}?mode=ro", uri=True)) as source,
         closing(sqlite3.connect(target)) as copy,
     ):
-        source.backup(copy)
+        try:
+            source.backup(copy)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+            raise
 
 
 def migrations_directory() -> Path:

@@ -28,7 +28,7 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True)
 class CacheFile:
-    """A file beside the database. `stamp` is what the file system says of it (`files.stamp`)
+    """A file beside the database. `stamp` is what the file system says of it (`files.stamp_of`)
     once it is whole: as long as it says the same, nobody has written to it since."""
 
     file: str

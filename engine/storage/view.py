@@ -170,7 +170,8 @@ class View:
             p.vector,
         ).select_from(documents.join(passages).outerjoin(sources))
         if where is not None:
-            check_fields(where, self.field_names())
+            if self.state().documents:
+                check_fields(where, self.field_names())
             query = query.where(to_sql(where))
         streamed = self.connection.execution_options(yield_per=_ROWS_A_FETCH)
         result = streamed.execute(query.order_by(d.id, p.ordinal))

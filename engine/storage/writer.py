@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -34,15 +34,17 @@ class Writer:
         self._changed = False
 
     def add(
-        self, batch: Sequence[NewDocument], known: Mapping[str, int] | None = None
+        self,
+        batch: Sequence[NewDocument],
+        is_finished: Callable[[str], bool] | None = None,
     ) -> dict[str, int]:
-        """Insert or replace documents, each key once; returns the row id of each key.
+        """Insert or replace documents, each key once; returns the row id of each key stored.
 
-        `known` are the row ids of the keys that exist; they are looked up where it is not given.
+        A document's source is pending until `finish_source`; with `is_finished`, that says so
+        of sources met for the first time, and the others are left as they are.
         """
-        if known is None:
-            found = View(self._connection, 0).known([document.key for document in batch])
-            known = {key: old.row_id for key, old in found.items()}
+        found = View(self._connection, 0).known([document.key for document in batch])
+        known = {key: old.row_id for key, old in found.items()}
         self._bury([known[d.key] for d in batch if d.key in known and d.passages])
         inserts: list[tuple[Any, ...]] = []
         updates: list[dict[str, Any]] = []
@@ -51,8 +53,10 @@ class Writer:
         row_ids: dict[str, int] = {}
         for document in batch:
             key, content_hash, _, _, written, uri, parts = document
-            source = self._source(uri)
             old = known.get(key)
+            if old is None and parts is None:
+                continue  # deleted since its metadata were found to have changed
+            source = self._source(uri, is_finished)
             if old is None:
                 self._last_document += 1
             row_ids[key] = row_id = self._last_document if old is None else old
@@ -113,7 +117,8 @@ class Writer:
     def finish_source(self, uri: str, kept: IdArray | None) -> int:
         """A source was read to its end. Deletes its documents that are not among the rows `kept`
         (None keeps all); returns how many went."""
-        source_id = self._source(uri, finished=True)
+        source_id = self._source(uri, lambda _: True)
+        self._set_finished(source_id, True)
         if kept is None:
             return 0
         rows = self._connection.scalars(
@@ -146,24 +151,24 @@ class Writer:
         )
         self._passages -= self._connection.execute(sa.delete(passages).where(chosen)).rowcount
 
-    def _source(self, uri: str | None, *, finished: bool = False) -> int | None:
-        """A source's row, made if need be; it is unfinished until it was read to its end."""
-        if uri is None:
-            return None
-        if uri not in self._sources or finished:
-            row = self._connection.execute(sa.select(sources).where(sources.c.uri == uri)).first()
-            if row is None:
-                made = sa.insert(sources).values(uri=uri, finished=finished)
-                self._sources[uri] = self._connection.execute(
-                    made.returning(sources.c.id)
-                ).scalar_one()
-            else:
-                self._sources[uri] = row.id
-                if row.finished != finished:
-                    self._connection.execute(
-                        sa.update(sources).where(sources.c.id == row.id).values(finished=finished)
-                    )
+    def _source(self, uri: str | None, is_finished: Callable[[str], bool] | None) -> int | None:
+        """A source's row, made if need be; see `add` for whether it is finished."""
+        if uri is None or uri in self._sources:
+            return None if uri is None else self._sources[uri]
+        row = self._connection.execute(sa.select(sources).where(sources.c.uri == uri)).first()
+        if row is None:
+            finished = is_finished is not None and is_finished(uri)
+            made = sa.insert(sources).values(uri=uri, finished=finished)
+            self._sources[uri] = self._connection.scalars(made.returning(sources.c.id)).one()
+        else:
+            self._sources[uri] = row.id
+            if row.finished and is_finished is None:
+                self._set_finished(row.id, False)
         return self._sources[uri]
+
+    def _set_finished(self, source_id: int | None, finished: bool) -> None:
+        chosen = sa.update(sources).where(sources.c.id == source_id)
+        self._connection.execute(chosen.values(finished=finished))
 
     def _register_fields(self, batch: Sequence[NewDocument]) -> None:
         shapes = {shape(document.metadata) for document in batch}

@@ -17,20 +17,20 @@ def parsed(text: str | bytes) -> object:
     """
     try:
         value = orjson.loads(text)
-    except ValueError:
+        return json.loads(text) if _may_be_rounded(value) else value
+    except (ValueError, RecursionError):
         return json.loads(text)
-    return json.loads(text) if _may_be_rounded(value) else value
 
 
 def _may_be_rounded(value: object) -> bool:
     if isinstance(value, dict):
         return any(map(_may_be_rounded, value.values()))
     if isinstance(value, list):
-        try:
-            ends = (
-                (max(value), min(value)) if value and isinstance(value[0], int | float) else value
-            )
-        except TypeError:  # no list of numbers alone
-            ends = value
-        return any(map(_may_be_rounded, ends))
+        if value and isinstance(value[0], int | float):
+            try:
+                if min(value) > -_PAST_64_BITS and max(value) < _PAST_64_BITS:
+                    return False
+            except TypeError:  # no list of numbers alone
+                pass
+        return any(map(_may_be_rounded, value))
     return isinstance(value, float) and abs(value) >= _PAST_64_BITS

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO
 
+from engine.errors import InvalidInputError
 from engine.text import html, parquet, pdf
 from engine.text.compressed import GunzipError, Gunzipped, is_gzip
 from engine.text.encoding import detect_encoding
@@ -24,6 +25,7 @@ from engine.types import Document, Refusal
 
 __all__ = ["Item", "Note", "ReadOptions", "Row", "read"]
 
+EXPORT_MARK = "attendex_export"
 _ROWS_PEEKED = 100
 _ROWS_A_REPORT = 256
 _LONGEST_CELL = (1 << 31) - 1
@@ -210,6 +212,8 @@ def _json_items(
 ) -> Iterator[Item]:
     """JSON values to documents; the columns are those of the first rows together."""
     peeked, rows = _peek(rows, _ROWS_PEEKED)
+    if peeked and isinstance(peeked[0][1], dict) and EXPORT_MARK in peeked[0][1]:
+        raise InvalidInputError(f"{source.name} is an export: take it in with `attendex import`")
     names = list(dict.fromkeys(k for _, v in peeked if isinstance(v, dict) for k in v))
     columns = Columns(names, options, source.name, keyed=True) if names else None
     for where, value in itertools.chain(peeked, rows):

@@ -22,7 +22,8 @@ class ReadOptions:
 
     `text_columns` are joined by `joiner` where several are named; `metadata_columns` None means
     every column left over; `format` overrides the file name's suffix. With `counting`, rows are
-    read only to be counted, and the documents of a table's are empty.
+    read only to be counted, and the documents of a table's are empty. With `textless`, as with a
+    `vector_column`, rows need no text.
     """
 
     whole: bool = False
@@ -34,6 +35,7 @@ class ReadOptions:
     joiner: str = ": "
     delimiter: str | None = None
     counting: bool = False
+    textless: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +106,10 @@ class Columns:
             if name not in names:
                 raise InvalidInputError(f"{where} has no column '{name}' (columns: {listed})")
         self._texts = options.text_columns or tuple(n for n in TEXT_NAMES if n in names)[:1]
-        if not self._texts and len(names) == 1:
+        self._textless = options.textless or options.vector_column is not None
+        if not self._texts and len(names) == 1 and not self._textless:
             self._texts = (names[0],)
-        if not self._texts:
+        if not self._texts and not self._textless:
             raise InvalidInputError(
                 f"{where} has no text column; name one with --text-column (columns: {listed}), "
                 "or the separator of a table with --delimiter"
@@ -122,7 +125,7 @@ class Columns:
         """The row as a document, or why it is none."""
         if self._options.counting:
             return _COUNTED
-        if self._keyed and not any(name in values for name in self._texts):
+        if self._keyed and not self._textless and not any(n in values for n in self._texts):
             named = "', '".join(self._texts)
             return f"it has no '{named}' (keys: {', '.join(values) or 'none'})"
         text = values.get(self._text) if self._text is not None else None
