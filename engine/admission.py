@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
+import orjson
 
 from engine import vectors
 from engine.errors import InvalidInputError
@@ -17,7 +19,9 @@ from engine.text import unicode
 from engine.types import Document, Float32Array, Incoming, Passage, Refusal, SkipReason
 
 METADATA_DEPTH = 64
-_PLAIN = {str, int, float, bool, type(None)}
+_SIMPLE = {str, int, bool, type(None)}
+"""Of these orjson writes the same JSON as the store's own encoder, several times as fast."""
+_PLAIN = {*_SIMPLE, float}
 _UNIT_TOLERANCE = 1e-4
 
 
@@ -149,6 +153,11 @@ def _plain_metadata(metadata: object) -> tuple[dict[str, Any], str] | str:
     if not metadata:
         return {}, "{}"
     plain = dict(metadata)
+    kinds = set(map(type, plain.values()))
+    texts = all(type(name) is str for name in plain)
+    if texts and kinds <= _SIMPLE:
+        with suppress(TypeError):  # past 64 bits, or no UTF-8: the strict encoder says which
+            return plain, orjson.dumps(plain).decode()
     try:
         written = dump_json(plain)
         if not written.isascii():
@@ -157,7 +166,7 @@ def _plain_metadata(metadata: object) -> tuple[dict[str, Any], str] | str:
         return "holds a lone surrogate"
     except (TypeError, ValueError, RecursionError) as error:
         return f"cannot be written as JSON ({error})"
-    if _PLAIN.issuperset(map(type, plain.values())) and all(type(name) is str for name in plain):
+    if texts and kinds <= _PLAIN:
         return plain, written
     plain = json.loads(written)
     if _depth(plain, METADATA_DEPTH) > METADATA_DEPTH:

@@ -142,7 +142,11 @@ class Console:
                 {"where": r.where, "reason": r.reason.name.lower(), "detail": r.detail}
                 for r in report.refusals
             ]
-            self._line({"store": store, **fields, "documents_per_second": round(rate, 1)})
+            rates = {
+                "documents_per_second": round(rate, 1),
+                "texts_per_second": round(report.texts_per_second, 1),
+            }
+            self._line({"store": store, **fields, **rates})
             return
         counted = (
             ("added", report.added),
@@ -156,7 +160,8 @@ class Console:
         line = f"{_count(report.documents, 'document')} in {report.seconds:.1f} s ({rate:,.0f}/s)"
         print(f"{line}: {parts or 'nothing to do'}")
         embedded = _count(report.embedded, "text")
-        print(f"{embedded} embedded ({_count(report.tokens, 'token')}) -> {store}")
+        stages = ", ".join(f"{name} {n:.1f} s" for name, n in report.seconds_by_stage.items())
+        print(f"{embedded} embedded ({_count(report.tokens, 'token')}); {stages} -> {store}")
 
     def values(self, values: Mapping[str, Any]) -> None:
         """A few named facts."""

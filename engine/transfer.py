@@ -108,13 +108,13 @@ def _publish(store: Store, name: str, save: Callable[[Path], None], overwrite: b
     if target.exists() and not target.is_file():
         raise InvalidInputError(f"{name} is no file but a device or a pipe; write to - instead")
     if target.exists() and not overwrite:
-        raise InvalidInputError(f"{name} exists; name another file, or ask to overwrite it")
+        raise InvalidInputError(f"{name} exists; name another file, or overwrite it (--overwrite)")
     if not target.parent.is_dir():
         raise InvalidInputError(f"{name} cannot be written: there is no directory {target.parent}")
     try:
         files.publish(target, save, replace=overwrite)
     except FileExistsError:
-        raise InvalidInputError(f"{name} exists now; name another file, or overwrite it") from None
+        raise InvalidInputError(f"{name} exists now; name another file") from None
     except OSError as error:
         raise StorageError(f"{name} cannot be written ({error.strerror or error})") from error
 

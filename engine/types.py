@@ -213,6 +213,11 @@ class AddReport:
         return self.added + self.replaced + self.unchanged
 
     @property
+    def texts_per_second(self) -> float:
+        """Texts the model was given, over all the seconds of the `add`."""
+        return self.embedded / self.seconds if self.seconds else 0.0
+
+    @property
     def failed(self) -> int:
         """Rows and files refused for a fault of theirs (blank rows and duplicates are not)."""
         harmless = (SkipReason.BLANK, SkipReason.DUPLICATE)

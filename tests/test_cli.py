@@ -218,7 +218,7 @@ def test_vectors_in_a_column(run: Run, tmp_path: Path) -> None:
     for line in (
         "v.jsonl:2: the vector of id 'nan' holds NaN or infinity",
         "v.jsonl:3: the vector of id 'zero' is all zeros",
-        "v.jsonl:4: the vector of id 'short' has 2 dimensions, this store holds 384-dim",
+        "v.jsonl:4: the vector of id 'short': of dimension 2, and the store's vectors",
     ):
         assert line in done.err
 

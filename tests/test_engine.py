@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from engine import Document, Engine, IndexSpec, SearchResult
+from engine import Document, Engine, IndexSpec, SearchResult, admission
 from engine.errors import (
     DimensionError,
     DocumentNotFoundError,
@@ -25,7 +25,8 @@ from engine.errors import (
     ModelUnavailableError,
 )
 from engine.settings import Metric
-from engine.types import EndOfSource, Float32Array, Incoming, Item, SkipReason
+from engine.storage.database import dump_json
+from engine.types import AddReport, EndOfSource, Float32Array, Incoming, Item, SkipReason
 from tests.words import WordEmbedder
 
 
@@ -840,3 +841,16 @@ AgainstAScan.TestCase.settings = settings(
     suppress_health_check=list(HealthCheck),
 )
 TestAgainstAScan = AgainstAScan.TestCase
+
+
+@given(
+    st.dictionaries(st.text(), st.text() | st.integers() | st.booleans() | st.none(), min_size=1)
+)
+def test_metadata_are_written_alike_by_both_encoders(metadata: dict[str, Any]) -> None:
+    found = admission._plain_metadata(metadata)
+    assert found == (metadata, dump_json(metadata))
+
+
+def test_the_reports_rate_is_that_of_the_texts_embedded() -> None:
+    assert AddReport(embedded=10, added=30, seconds=4.0).texts_per_second == 2.5
+    assert AddReport().texts_per_second == 0.0

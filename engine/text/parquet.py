@@ -56,9 +56,10 @@ def read(
             for batch in batches:
                 for values in _rows(pa, batch, vectors):
                     where = f"{source.name}[{number}]"
-                    fault = next((v for v in values.values() if isinstance(v, _Fault)), None)
-                    found = columns.document(values) if fault is None else fault.reason
-                    yield row_or_refusal(found, where, source)
+                    if isinstance(values, _Fault):
+                        yield row_or_refusal(values.reason, where, source)
+                    else:
+                        yield row_or_refusal(columns.document(values), where, source)
                     number += 1
                 if on_bytes is not None:
                     on_bytes(source.size * number // total)
@@ -78,6 +79,10 @@ class _Fault:
     """Why a cell has no value."""
 
     reason: str
+
+
+class _Checked(list[Any]):
+    """Cells of which some may be faults."""
 
 
 def _check_types(pa: Any, schema: Any, used: Sequence[str], where: str) -> None:
@@ -106,15 +111,20 @@ def _holds_bytes(pa: Any, kind: Any) -> bool:
     )
 
 
-def _rows(pa: Any, batch: Any, vector_column: str | None) -> Iterator[dict[str, Any]]:
-    """The cells that are filled, by column, of each row."""
+def _rows(pa: Any, batch: Any, vector_column: str | None) -> Iterator[dict[str, Any] | _Fault]:
+    """The cells that are filled, by column, of each row; or the fault of a row's first."""
     names = batch.schema.names
     cells = [
         _vectors(pa, column) if name == vector_column else _cells(pa, column)
         for name, column in zip(names, batch.columns, strict=True)
     ]
+    faulty = any(isinstance(column, _Checked) for column in cells)
     for values in zip(*cells, strict=True):
-        yield {name: v for name, v in zip(names, values, strict=True) if v is not None}
+        fault = next((v for v in values if isinstance(v, _Fault)), None) if faulty else None
+        if fault is None:
+            yield {name: v for name, v in zip(names, values, strict=True) if v is not None}
+        else:
+            yield fault
 
 
 def _vectors(pa: Any, column: Any) -> list[Any]:
@@ -144,7 +154,7 @@ def _cells(pa: Any, column: Any) -> list[Any]:
     try:
         return [_plain(value) for value in column.to_pylist(maps_as_pydicts="strict")]
     except faults:
-        return [_cell(one, faults) for one in column]
+        return _Checked(_cell(one, faults) for one in column)
 
 
 def _cell(one: Any, faults: tuple[type[Exception], ...]) -> Any:
