@@ -45,6 +45,7 @@ for command in (
     keeping.verify,
     keeping.rebuild,
     keeping.compact,
+    keeping.tune,
     moving.export,
     moving.import_,
     moving.backup,

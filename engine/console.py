@@ -22,6 +22,7 @@ from engine.types import (
     SkipReason,
     Stats,
     StoredDocument,
+    TuneReport,
     Word,
 )
 
@@ -115,6 +116,13 @@ class Console:
             self._line(asdict(stats))
             return
         index = f"{stats.indexed:,} passages in the file"
+        answers = f"exact (kind {stats.kind})"
+        if stats.recall is not None:
+            recall, low, high = stats.recall
+            answers = (
+                f"approximate: recall@10 {recall:.4f} ({low:.4f} to {high:.4f}, "
+                f"{stats.recall_sample:,} queries; target {stats.recall_target:g})"
+            )
         self._record(
             {
                 "store": stats.path,
@@ -127,11 +135,36 @@ class Console:
                 "fingerprint": stats.fingerprint,
                 "metric": stats.metric,
                 "index": f"{index}, {stats.delta:,} newer, {stats.dead:,} deleted since",
+                "answers": answers,
                 "database": _bytes(stats.database_bytes),
                 "index file": _bytes(stats.index_bytes),
                 "schema": f"{stats.schema}, generation {stats.generation}",
             }
         )
+
+    def tuning(self, report: TuneReport) -> None:
+        """The ways measured, the chosen one marked."""
+        if self.as_json:
+            self._line({**asdict(report), "chosen": asdict(report.chosen)})
+            return
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        for name in ("index", "width", "candidates", "recall@10", "95 %", "one query", "size"):
+            table.add_column(name, justify="left" if name == "index" else "right")
+        for one in (*report.trials, report.chosen):
+            exact = not one.width
+            table.add_row(
+                f"-> {one.factory}" if one is report.chosen else one.factory,
+                "" if exact else str(one.width),
+                "" if exact else str(one.candidates),
+                f"{one.recall:.4f}",
+                f"{one.low:.4f} to {one.high:.4f}",
+                f"{one.milliseconds:.2f} ms",
+                _bytes(one.bytes),
+            )
+        _print(table)
+        print(f"target {report.target:g}; in use from now on: {report.chosen.factory}")
 
     def report(self, report: AddReport, store: str) -> None:
         rate = report.documents / report.seconds if report.seconds else 0.0

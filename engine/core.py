@@ -127,15 +127,19 @@ class Engine(Writing):
         where: Where = None,
         rerank: bool = True,
         passages: bool = False,
+        exact: bool = False,
     ) -> SearchResult:
         """The `k` documents closest to a text; fewer where the store, or the filter, has fewer.
 
         `where` filters on metadata: an expression ("year >= 2000 and lang = 'en'") or a mapping
         of field to value or list of values. With `rerank`, every hit gets its softmax weight;
-        with `passages`, a long document is answered by each of its passages that is near.
+        with `passages`, a long document is answered by each of its passages that is near. Answers
+        are exact unless the store has an approximate index (`tune`); then with `exact` they are.
         Raises `InvalidInputError` for an empty query or k < 1, `FilterError`.
         """
-        result = self.search_many([query], k=k, where=where, rerank=rerank, passages=passages)[0]
+        (result,) = self.search_many(
+            [query], k=k, where=where, rerank=rerank, passages=passages, exact=exact
+        )
         if result.error is not None:
             raise result.error
         return result
@@ -148,6 +152,7 @@ class Engine(Writing):
         where: Where = None,
         rerank: bool = True,
         passages: bool = False,
+        exact: bool = False,
     ) -> list[SearchResult]:
         """`search` for many texts at once, one result each, in order.
 
@@ -163,7 +168,7 @@ class Engine(Writing):
         self._check_open()
         asked = search.text_queries(list(queries), self._models.load, self._store.settings)
         return search.answers(
-            asked, lambda some: self._answer(some, k, condition, rerank, passages)
+            asked, lambda some: self._answer(some, k, condition, rerank, passages, exact)
         )
 
     def search_vectors(
@@ -174,6 +179,7 @@ class Engine(Writing):
         where: Where = None,
         rerank: bool = True,
         passages: bool = False,
+        exact: bool = False,
     ) -> list[SearchResult]:
         """`search_many` for query vectors: a numeric matrix (m, d), a row a query.
 
@@ -188,7 +194,7 @@ class Engine(Writing):
         self._check_open()
         asked = search.vector_queries(matrix, self._store.settings)
         return search.answers(
-            asked, lambda some: self._answer(some, k, condition, rerank, passages)
+            asked, lambda some: self._answer(some, k, condition, rerank, passages, exact)
         )
 
     def explain(self, a: str, b: str) -> Explanation:
@@ -257,7 +263,13 @@ class Engine(Writing):
         transfer.backup(self._store, path, overwrite=overwrite)
 
     def _answer(
-        self, queries: list[Query], k: int, where: Filter | None, rerank: bool, passages: bool
+        self,
+        queries: list[Query],
+        k: int,
+        where: Filter | None,
+        rerank: bool,
+        passages: bool,
+        exact: bool,
     ) -> list[SearchResult]:
         from engine import search
         from engine.upkeep import IndexReplaced
@@ -272,7 +284,14 @@ class Engine(Writing):
                     continue
                 allowed = None if where is None else view.allowed(where)
                 results = search.run(
-                    view, snapshot, queries, k, allowed, reranker, passages=passages
+                    view,
+                    snapshot,
+                    queries,
+                    k,
+                    allowed,
+                    reranker,
+                    passages=passages,
+                    exact=exact,
                 )
             keeper.repair()
             return results

@@ -37,6 +37,7 @@ def create(
             dimension=int(embedder.dimension),
             metric=spec.metric,
             kind=spec.kind,
+            recall=spec.recall,
             store_id=new_store_id(),
         )
         try:

@@ -133,15 +133,17 @@ def run(
     reranker: Reranker | None,
     *,
     passages: bool = False,
+    exact: bool = False,
 ) -> list[SearchResult]:
     """Answer queries on one snapshot; `allowed` are the passage ids a filter leaves, ascending.
 
     A document is answered once, by its best passage, or with `passages` by each that is near.
+    With `exact` no approximate index is used.
     """
     if reranker is None:
-        found = _find(view, snapshot, queries, k, allowed, passages)
+        found = _find(view, snapshot, queries, k, allowed, passages, exact)
         return [_plain_result(query, rows) for query, rows in zip(queries, found, strict=True)]
-    found = _find(view, snapshot, queries, max(k, CANDIDATES), allowed, passages)
+    found = _find(view, snapshot, queries, max(k, CANDIDATES), allowed, passages, exact)
     results: list[SearchResult] = []
     for start in range(0, len(queries), _RERANK_BATCH):
         asked = queries[start : start + _RERANK_BATCH]
@@ -165,6 +167,7 @@ def _find(
     k: int,
     allowed: IdArray | None,
     passages: bool,
+    exact: bool,
 ) -> list[Found]:
     """For each query the k best documents, each by its best passage, or the k best passages.
 
@@ -175,7 +178,9 @@ def _find(
     open_numbers = list(range(len(queries)))
     wanted = k
     while open_numbers:
-        candidates = _candidates(snapshot, [queries[n] for n in open_numbers], wanted, allowed)
+        candidates = _candidates(
+            snapshot, [queries[n] for n in open_numbers], wanted, allowed, exact
+        )
         ids = np.unique(np.concatenate([one.ids for one in candidates]))
         rows = view.passages(ids.tolist())
         unfinished = []
@@ -189,11 +194,12 @@ def _find(
 
 
 def _candidates(
-    snapshot: Snapshot, queries: Sequence[Query], k: int, allowed: IdArray | None
+    snapshot: Snapshot, queries: Sequence[Query], k: int, allowed: IdArray | None, exact: bool
 ) -> list[Candidates]:
     if len(queries) == 1:
-        return [snapshot.search(queries[0].vector, k, allowed)]
-    return snapshot.search_many(np.stack([query.vector for query in queries]), k, allowed)
+        return [snapshot.search(queries[0].vector, k, allowed, exact=exact)]
+    matrix = np.stack([query.vector for query in queries])
+    return snapshot.search_many(matrix, k, allowed, exact=exact)
 
 
 def _rows_of(candidates: Candidates, rows: dict[int, PassageRow], passages: bool) -> Found:

@@ -166,7 +166,7 @@ class ExportFile:
             fingerprint=self.header.fingerprint,
             dimension=self.header.dimension,
             metric=self.header.metric,
-            kind=IndexKind.FLAT,
+            kind=IndexKind.AUTO,
             store_id=new_store_id(),
         )
 

@@ -225,6 +225,39 @@ class AddReport:
 
 
 @dataclass(frozen=True, slots=True)
+class Trial:
+    """One way to search a store, measured on a sample of its own rows.
+
+    `factory` is FAISS's name of the index ("exact": every row is compared), `width` how far it
+    looks (`efSearch` of a graph, `nprobe` of cells), `candidates` how many rows at least it
+    proposes to be compared by their vectors. `recall` is the mean share of the ten nearest rows
+    found, with its 95 % interval [`low`, `high`] over `sample` queries; `milliseconds` the median
+    of one query's; `bytes` those of its files, `seconds` those it took to build.
+    """
+
+    factory: str
+    width: int
+    candidates: int
+    recall: float
+    low: float
+    high: float
+    sample: int
+    milliseconds: float
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TuneReport:
+    """The ways that were measured and that no other beat in both recall and time, fastest first,
+    and the one chosen: measured again, by queries that had no part in the choice."""
+
+    trials: tuple[Trial, ...]
+    chosen: Trial
+    target: float
+
+
+@dataclass(frozen=True, slots=True)
 class PruneReport:
     """The sources whose files are gone, and how many documents they held."""
 
@@ -258,6 +291,9 @@ class Stats:
     """What a store holds, read without loading the model or the index. Sizes in bytes.
 
     `pending` are the sources that an interrupted `index` left half read: index them again.
+    `kind` is the kind of index wanted; `recall` is what was measured of the approximate index in
+    use, with its 95 % interval (recall, low, high) over `recall_sample` queries, None where all
+    answers are exact.
     """
 
     path: str
@@ -278,6 +314,10 @@ class Stats:
     dead: int
     database_bytes: int
     index_bytes: int
+    kind: str
+    recall_target: float
+    recall: tuple[float, float, float] | None
+    recall_sample: int
 
 
 @dataclass(frozen=True, slots=True)

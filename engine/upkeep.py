@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from engine import files
+from engine.approximation import Approximation, load_approximate
 from engine.errors import CorruptionError, EngineError, StorageError
 from engine.index import flat, quantised
 from engine.index.contract import VectorIndex
@@ -27,7 +28,7 @@ from engine.index.snapshot import Snapshot
 from engine.storage.records import CacheFile, Published, State
 from engine.storage.store import Store
 from engine.storage.view import View
-from engine.types import Float32Array, IdArray
+from engine.types import Float32Array, IdArray, TuneReport
 from engine.vectors import mask_of
 
 log = logging.getLogger("attendex")
@@ -83,16 +84,26 @@ class IndexKeeper:
             self._snapshot = current
             return current
 
-    def publish(self) -> None:
+    def publish(self, *, afresh: bool = False, everything: bool = False) -> TuneReport | None:
         """Write the index of the current generation and name it in the database.
 
-        The caller holds the store's writer lock. Raises `StorageError` where it cannot be
-        written.
+        An approximate index is kept as long as half as many rows again have not come, nor a third
+        of its own gone, unless `afresh`; a new one is measured, and the measurement returned. With
+        `everything` a store of kind `auto` has one however small. The caller holds the store's
+        writer lock. Raises `StorageError` where it cannot be written.
         """
         with self._store.reading() as view:
             state = view.state()
             try:
                 published, index = self._write(view, state)
+                approximation = Approximation(
+                    self._directory, self._store.settings, self._publish, self._fault_of
+                )
+                old = None if afresh or state.published is None else state.published.approximate
+                approximate, report = approximation.of(
+                    index, old, state.number, everything=everything
+                )
+                published = replace(published, approximate=approximate)
             except OSError as error:
                 raise StorageError(
                     f"the index in {self._directory} cannot be written "
@@ -102,11 +113,12 @@ class IndexKeeper:
         with self._lock:
             self._damaged = False
             self._snapshot = self._fresh(index, state.number, published)
-        kept = [one.file for one in (published.rows, published.copy) if one is not None]
+        kept = [one.file for one in published.files]
         for path in self._directory.iterdir():
             if path.name not in kept:
                 with suppress(OSError):
                     path.unlink()
+        return report
 
     def _write(self, view: View, state: State) -> tuple[Published, VectorIndex]:
         """The files of the view's generation, written and opened."""
@@ -193,7 +205,7 @@ class IndexKeeper:
         log.warning("%s; rebuilding it from the database", fault)
         self._damaged = True
         rebuilt = FlatIndex.build(view.all_vectors(), dimension)
-        return self._fresh(rebuilt, state.number, published)
+        return self._fresh(rebuilt, state.number, published, whole=False)
 
     def _was_replaced(self, published: Published) -> bool:
         with self._store.reading() as latest:
@@ -209,22 +221,32 @@ class IndexKeeper:
     def _fault(self, published: Published, *, thorough: bool = False) -> str | None:
         """Why the files are not those that were published. A file that was not written to since
         is taken for whole, unless `thorough`: then its bytes are summed up."""
-        for one in filter(None, (published.rows, published.copy)):
-            path = self._directory / one.file
-            try:
-                if files.stamp_of(path) == one.stamp and not thorough:
-                    continue
-                if files.sha256_file(path) != one.sha256:
-                    return f"the index file {path} is damaged (its checksum differs)"
-            except FileNotFoundError:
-                return f"the index file {path} is missing"
-            except OSError as error:
-                return f"the index file {path} cannot be read ({error.strerror})"
+        return next((f for one in published.files if (f := self._fault_of(one, thorough))), None)
+
+    def _fault_of(self, one: CacheFile, thorough: bool = False) -> str | None:
+        path = self._directory / one.file
+        try:
+            if files.stamp_of(path) == one.stamp and not thorough:
+                return None
+            if files.sha256_file(path) != one.sha256:
+                return f"the index file {path} is damaged (its checksum differs)"
+        except FileNotFoundError:
+            return f"the index file {path} is missing"
+        except OSError as error:
+            return f"the index file {path} cannot be read ({error.strerror})"
         return None
 
-    def _fresh(self, index: VectorIndex, generation: int, base: Published | None) -> Snapshot:
+    def _fresh(
+        self, index: VectorIndex, generation: int, base: Published | None, *, whole: bool = True
+    ) -> Snapshot:
+        """The snapshot of an index; its files are used only where they are `whole`."""
         name = None if base is None else base.rows.file
-        return Snapshot.of(index, self._store.settings.metric, generation, name)
+        record = base.approximate if base is not None and whole else None
+        approximate = None
+        if record is not None:
+            approximate = load_approximate(self._directory, index, record)
+        metric = self._store.settings.metric
+        return Snapshot.of(index, metric, generation, name, approximate)
 
 
 def _differing(index: VectorIndex, ids: IdArray, rows: Float32Array) -> int:

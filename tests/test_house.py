@@ -26,6 +26,8 @@ FLOORS: dict[str, float] = {
     "engine.ingest": 4,
     "engine.search": 4,
     "engine.upkeep": 4,
+    "engine.tuned": 4.5,
+    "engine.approximation": 3.5,
     "engine.explaining": 4,
     "engine.checks": 4,
     "engine.opening": 4.5,
@@ -50,7 +52,7 @@ FLOORS: dict[str, float] = {
 """A module belongs to the longest name here that leads its own; floor 0 is one room."""
 
 HEAVY = {
-    "faiss": {"engine.index.flat", "engine.index.quantised"},
+    "faiss": {"engine.index.flat", "engine.index.quantised", "engine.index.approximate"},
     "torch": {"engine.index.scorer", "engine.ranking"},
     "sentence_transformers": {"engine.embedding.sentence_transformer"},
     "transformers": {"engine.embedding.sentence_transformer"},

@@ -16,6 +16,7 @@ STDIN = "-"
 @click.command()
 @click.argument("text")
 @click.option("-k", "k", type=click.IntRange(min=1), default=DEFAULT_K, show_default=True)
+@click.option("--exact", is_flag=True, help="Compare every row, whatever index there is.")
 @click.option("--passages", is_flag=True, help="Every near passage, not each document once.")
 @click.option("--where", help="Filter on metadata, as \"year >= 2000 and lang = 'en'\".")
 @store_option
@@ -26,6 +27,7 @@ def query(
     k: int,
     where: str | None,
     passages: bool,
+    exact: bool,
     store: str,
     model: str | None,
     offline: bool,
@@ -46,9 +48,9 @@ def query(
     out = console.Console(as_json)
     with Engine.open(store, model=model, offline=offline) as engine:
         if text != STDIN:
-            results = [engine.search(text, k=k, where=where, passages=passages)]
+            results = [engine.search(text, k=k, where=where, passages=passages, exact=exact)]
         else:
-            results = engine.search_many(queries, k=k, where=where, passages=passages)
+            results = engine.search_many(queries, k=k, where=where, passages=passages, exact=exact)
     failed = 0
     for number, result in enumerate(results, start=1):
         if result.error is not None:

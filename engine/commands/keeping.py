@@ -1,7 +1,8 @@
-"""Commands on what a store holds: status, get, delete, verify, rebuild, compact."""
+"""Commands on what a store holds: status, get, delete, verify, rebuild, compact, tune."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import click
 from engine import console
 from engine.commands.options import json_option, store_option
 from engine.errors import DocumentNotFoundError
+from engine.settings import IndexKind
 
 if TYPE_CHECKING:
     from engine.core import Engine
@@ -109,3 +111,39 @@ def compact(store: str, as_json: bool | None) -> None:
 
     with Engine.open(store) as engine:
         console.Console(as_json).values({"freed_bytes": engine.compact()})
+
+
+@click.command()
+@click.option("--recall", type=float, help="Share of the nearest rows to be found (first 0.98).")
+@click.option("--memory", help="At most so large an index, as 500MB or 2GB.")
+@click.option(
+    "--kind",
+    type=click.Choice([kind.value for kind in IndexKind]),
+    default=IndexKind.AUTO.value,
+    show_default=True,
+    help="flat: exact; hnsw: a graph; ivf: cells; auto: the fastest that is good enough.",
+)
+@store_option
+@json_option
+def tune(
+    recall: float | None, memory: str | None, kind: str, store: str, as_json: bool | None
+) -> None:
+    """Measure the kinds of index on the store's own rows and use the best from now on.
+
+    Prints what was measured of those that no other beat in both recall and time. The chosen one's
+    recall is that of queries that had no part in the choice, with its 95 % interval.
+    """
+    from engine.core import Engine
+
+    limit = None if memory is None else _bytes(memory)
+    with Engine.open(store) as engine:
+        report = engine.tune(kind=kind, recall=recall, memory=limit)
+    console.Console(as_json).tuning(report)
+
+
+def _bytes(text: str) -> int:
+    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)i?B?\s*", text, re.IGNORECASE)
+    if found is None:
+        raise click.BadParameter("must be a size such as 500MB or 2GB", param_hint="--memory")
+    power = " KMGT".index(found[2].upper() or " ")
+    return int(float(found[1]) * 1024**power)

@@ -108,15 +108,16 @@ def exact_top(
             break
         needed = float(scores[k - 1]) - 2 * current.error(query)
         if float(scores[-1]) < needed:
-            return _best(index, positions[scores >= needed], query, k, metric)
+            return compare(index, positions[scores >= needed], query, k, metric)
         wanted *= _GROWTH
     every = np.arange(len(index.ids)) if keep is None else np.flatnonzero(keep)
-    return _best(index, every, query, k, metric)
+    return compare(index, every, query, k, metric)
 
 
-def _best(
+def compare(
     index: VectorIndex, positions: Positions, query: Float32Array, k: int, metric: Metric
 ) -> Candidates:
+    """The best k of the rows at some positions, by float64 inner product, ties by id."""
     positions = np.sort(positions)
     whole = len(positions) == len(index.ids)
     rows = index.vectors if whole else index.vectors[positions]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from engine import vectors
+from engine.index.approximate import ApproximateIndex
 from engine.index.contract import SLACK, Candidates, VectorIndex, exact_top, merge
 from engine.index.flat import FlatIndex
 from engine.settings import Metric
@@ -33,15 +34,21 @@ class Snapshot:
     deltas: tuple[VectorIndex, ...]
     dead: IdArray
     base_name: str | None = None
+    approximate: ApproximateIndex | None = None
 
     @classmethod
     def of(
-        cls, base: VectorIndex, metric: Metric, generation: int, base_name: str | None
+        cls,
+        base: VectorIndex,
+        metric: Metric,
+        generation: int,
+        base_name: str | None,
+        approximate: ApproximateIndex | None = None,
     ) -> Snapshot:
         """The snapshot of an index just published or loaded, nothing changed since."""
         dimension = base.vectors.shape[1]
         nothing = np.empty(0, np.int64)
-        return cls(metric, dimension, generation, base, (), nothing, base_name)
+        return cls(metric, dimension, generation, base, (), nothing, base_name, approximate)
 
     @property
     def parts(self) -> tuple[VectorIndex, ...]:
@@ -70,16 +77,36 @@ class Snapshot:
         dead = np.union1d(self.dead, dead)
         return replace(self, generation=generation, deltas=deltas, dead=dead)
 
-    def search(self, query: Float32Array, k: int, allowed: IdArray | None = None) -> Candidates:
-        """The k nearest living rows, exactly; only those in `allowed` (ascending) if given."""
-        found = [
-            exact_top(index, query, k, self.metric, keep=self._keep(index, allowed))
-            for index in self.parts
-        ]
+    def search(
+        self,
+        query: Float32Array,
+        k: int,
+        allowed: IdArray | None = None,
+        *,
+        exact: bool = False,
+    ) -> Candidates:
+        """The k nearest living rows; only those in `allowed` (ascending) if given.
+
+        Of the base's rows it may miss some where there is an approximate index, unless `exact` or
+        `allowed` is given.
+        """
+        found = []
+        for index in self.parts:
+            keep = self._keep(index, allowed)
+            approximate = self._approximate(index, allowed, exact)
+            if approximate is not None:
+                found += approximate.search(query[None], k, self.metric, keep)
+            else:
+                found.append(exact_top(index, query, k, self.metric, keep=keep))
         return found[0] if len(found) == 1 else merge(found, k)
 
     def search_many(
-        self, queries: Float32Array, k: int, allowed: IdArray | None = None
+        self,
+        queries: Float32Array,
+        k: int,
+        allowed: IdArray | None = None,
+        *,
+        exact: bool = False,
     ) -> list[Candidates]:
         """`search` for each row of `queries`, scored together by torch."""
         from engine.index import scorer
@@ -87,6 +114,10 @@ class Snapshot:
         parts: list[list[Candidates]] = []
         for index in self.parts:
             keep = self._keep(index, allowed)
+            approximate = self._approximate(index, allowed, exact)
+            if approximate is not None:
+                parts.append(approximate.search(queries, k, self.metric, keep))
+                continue
             first = scorer.nearest_many(index, queries, k + SLACK, keep)
             parts.append(
                 [
@@ -106,6 +137,11 @@ class Snapshot:
                 mine = index.ids[at] == wanted
                 rows[mine] = index.vectors[at[mine]]
         return rows
+
+    def _approximate(
+        self, index: VectorIndex, allowed: IdArray | None, exact: bool
+    ) -> ApproximateIndex | None:
+        return self.approximate if index is self.base and allowed is None and not exact else None
 
     def _keep(self, index: VectorIndex, allowed: IdArray | None) -> BoolArray | None:
         """Which rows of an index may be answered; None for all."""

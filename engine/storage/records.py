@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from engine.settings import IndexKind, Metric
+from engine.settings import RECALL, IndexKind, Metric
 from engine.types import Float32Array, IdArray
 
 
@@ -14,7 +14,8 @@ from engine.types import Float32Array, IdArray
 class StoreSettings:
     """Fixed when the store is made (the model's name may follow a moved copy).
 
-    `custom` says that the model is the program's own embedder, which no name finds.
+    `custom` says that the model is the program's own embedder, which no name finds. `kind`,
+    `recall` and `memory` (bytes, for an approximate index) are what `tune` was last told.
     """
 
     model: str
@@ -24,6 +25,8 @@ class StoreSettings:
     metric: Metric
     kind: IndexKind
     store_id: str
+    recall: float = RECALL
+    memory: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,26 @@ class CacheFile:
 
 
 @dataclass(frozen=True, slots=True)
+class Approximate:
+    """An approximate index: its file, the ids of its rows, how it is searched (see
+    `index.approximate.Plan`), and what was measured when it was made (see
+    `index.tuning.Trial`) for a target."""
+
+    index: CacheFile
+    ids: CacheFile
+    rows: int
+    factory: str
+    width: int
+    candidates: int
+    recall: float
+    low: float
+    high: float
+    sample: int
+    milliseconds: float
+    target: float
+
+
+@dataclass(frozen=True, slots=True)
 class Published:
     """The index that holds the passages of `generation`: its rows, `longest` being the greatest
     length of one, and their int8 copy with its bounds, where it has one."""
@@ -47,6 +70,7 @@ class Published:
     longest: float
     copy: CacheFile | None = None
     bounds: tuple[float, float, float] | None = None
+    approximate: Approximate | None = None
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Published | None:
@@ -61,7 +85,22 @@ class Published:
             longest=values["longest"],
             copy=None if copy is None else _cache_file(copy),
             bounds=None if bounds is None else tuple(bounds),
+            approximate=_approximate(values.get("approximate")),
         )
+
+    @property
+    def files(self) -> list[CacheFile]:
+        """All of them."""
+        found = [self.rows] if self.copy is None else [self.rows, self.copy]
+        more = self.approximate
+        return found if more is None else [*found, more.index, more.ids]
+
+
+def _approximate(values: Mapping[str, Any] | None) -> Approximate | None:
+    if values is None:
+        return None
+    parts = {name: _cache_file(values[name]) for name in ("index", "ids")}
+    return Approximate(**{**values, **parts})
 
 
 def _cache_file(values: Mapping[str, Any]) -> CacheFile:

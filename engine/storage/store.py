@@ -131,6 +131,15 @@ class Store:
                 sa.delete(tombstones).where(tombstones.c.generation <= published.generation)
             )
 
+    def set_index(self, kind: IndexKind, recall: float, memory: int | None) -> None:
+        """Remember which kind of index is wanted; the next publication makes it."""
+        values = {"kind": kind.value, "recall": recall, "memory": memory}
+        with database.writing(self._db, self.path) as connection:
+            connection.execute(sa.delete(settings).where(settings.c.name.in_(values)))
+            rows = [{"name": name, "value": value} for name, value in values.items()]
+            connection.execute(sa.insert(settings), rows)
+        self.settings = self._read_settings()
+
     def compact(self) -> None:
         """Give the room of deleted rows back to the disk."""
         database.compact(self.path)
@@ -151,6 +160,7 @@ class Store:
             truncated, known = view.count_truncated(), view.count_sources()
             pending = tuple(view.unfinished_sources())
         indexed = state.published.passages if state.published else 0
+        measured = state.published.approximate if state.published else None
         return Stats(
             path=str(self.path),
             model=self.settings.model,
@@ -170,6 +180,10 @@ class Store:
             dead=dead,
             database_bytes=_size(self.path, f"{database.FILE_NAME}*"),
             index_bytes=_size(self.path, "index/*"),
+            kind=self.settings.kind.value,
+            recall_target=self.settings.recall,
+            recall=None if measured is None else (measured.recall, measured.low, measured.high),
+            recall_sample=0 if measured is None else measured.sample,
         )
 
 

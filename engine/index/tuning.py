@@ -1,0 +1,129 @@
+"""What an approximate index finds and costs: measured on the store's own rows, never assumed.
+
+A sample of rows asks for its neighbours (itself left out), and the answers are compared with the
+exact ones. One part of the sample chooses; another, which the choice never saw, is reported.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from engine.index import scorer
+from engine.index.approximate import ApproximateIndex
+from engine.index.contract import SLACK, Candidates, VectorIndex, exact_top
+from engine.settings import Metric
+from engine.types import Float32Array, IdArray, Trial
+
+K = 10
+SEED = 0
+CHOOSING = 500
+REPORTING = 1000
+CANDIDATES = (50, 200, 800)
+_TIMED = 50
+_Z = 1.959964
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Rows that ask, their ids, and the ids of their exact neighbours, themselves left out."""
+
+    rows: Float32Array
+    own: IdArray
+    truth: Sequence[frozenset[int]]
+
+    def split(self) -> tuple[Sample, Sample]:
+        """The third that chooses, and the part that reports."""
+        cut = len(self.rows) // 3
+        return self._part(slice(None, cut)), self._part(slice(cut, None))
+
+    def _part(self, part: slice) -> Sample:
+        return Sample(self.rows[part], self.own[part], self.truth[part])
+
+
+def draw(index: VectorIndex, metric: Metric) -> Sample:
+    """A sample of the rows of an index, the same every time."""
+    count = min(len(index.ids), CHOOSING + REPORTING)
+    chosen = np.random.default_rng(SEED).choice(len(index.ids), count, replace=False)
+    rows, own = index.vectors[chosen], index.ids[chosen]
+    proposed = scorer.nearest_many(index, rows, K + 1 + SLACK, None)
+    exact = [
+        exact_top(index, row, K + 1, metric, first=first)
+        for row, first in zip(rows, proposed, strict=True)
+    ]
+    return Sample(rows, own, [_others(*one) for one in zip(exact, own.tolist(), strict=True)])
+
+
+def _others(found: Candidates, own: int) -> frozenset[int]:
+    return frozenset([id_ for id_ in found.ids.tolist() if id_ != own][:K])
+
+
+def exact_trial(index: VectorIndex, sample: Sample, metric: Metric, size: int) -> Trial:
+    """The exact way: all is found."""
+    taken = _median_ms(lambda row: exact_top(index, row, K, metric), sample.rows)
+    return Trial("exact", 0, 0, 1.0, 1.0, 1.0, len(sample.rows), taken, size, 0.0)
+
+
+def tried(
+    index: ApproximateIndex, sample: Sample, metric: Metric, size: int, seconds: float
+) -> Iterator[Trial]:
+    """Trials of all widths, with the numbers of candidates that may help, of an index that took
+    so many bytes and seconds."""
+    for candidates in CANDIDATES if index.is_coarse else CANDIDATES[:1]:
+        for width in index.widths():
+            plan = replace(index.plan, width=width, candidates=candidates)
+            yield measure(index.with_plan(plan), sample, metric, size, seconds)
+
+
+def measure(
+    index: ApproximateIndex, sample: Sample, metric: Metric, size: int, seconds: float
+) -> Trial:
+    """Recall and time of an index; the interval is Wilson's, a query counting as one draw."""
+    found = index.search(sample.rows, K + 1, metric, None)
+    parts = [
+        len(_others(one, own) & truth) / max(1, len(truth))
+        for one, own, truth in zip(found, sample.own.tolist(), sample.truth, strict=True)
+    ]
+    low, recall, high = interval(statistics.fmean(parts), len(parts))
+    taken = _median_ms(lambda row: index.search(row[None], K, metric, None), sample.rows)
+    plan, n = index.plan, len(parts)
+    return Trial(
+        plan.factory, plan.width, plan.candidates, recall, low, high, n, taken, size, seconds
+    )
+
+
+def interval(share: float, n: int) -> tuple[float, float, float]:
+    """Lower bound, share, upper bound: Wilson's 95 % interval of a share of n draws."""
+    middle = (share + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
+    half = _Z / (1 + _Z**2 / n) * (share * (1 - share) / n + _Z**2 / (4 * n**2)) ** 0.5
+    return max(0.0, middle - half), share, min(1.0, middle + half)
+
+
+def _median_ms(run: Callable[[Float32Array], object], rows: Float32Array) -> float:
+    times = []
+    for row in rows[:_TIMED]:
+        started = time.perf_counter()
+        run(row)
+        times.append(time.perf_counter() - started)
+    return 1000 * statistics.median(times)
+
+
+def good_enough(trials: Sequence[Trial], target: float, memory: int | None) -> list[Trial]:
+    """Those of a recall at or above the target, within the memory; fastest first."""
+    fitting = [one for one in trials if memory is None or one.bytes <= memory]
+    return sorted(
+        (one for one in fitting if one.recall >= target), key=lambda one: one.milliseconds
+    )
+
+
+def pareto(trials: Sequence[Trial]) -> list[Trial]:
+    """Those that no other beats in both recall and time, fastest first."""
+    best: list[Trial] = []
+    for one in sorted(trials, key=lambda one: (one.milliseconds, -one.recall)):
+        if not best or one.recall > best[-1].recall:
+            best.append(one)
+    return best
