@@ -19,7 +19,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -31,14 +33,16 @@ from numpy.typing import NDArray
 
 from benchmarks.ingest import Free
 from engine import Engine
-from engine.settings import DEFAULT_MODEL
+from engine.settings import DEFAULT_MODEL, RECALL
+from engine.types import Trial
 
 Matrix = NDArray[np.float32]
 K = 10
 QUERIES = 100
 TURN = 10
 BATCH = 256
-GPU_BLOCK = 8192
+ROWS_A_BLOCK = 8192
+TARGET = RECALL
 
 
 def embedded(texts: Path, cache: Path) -> Matrix:
@@ -87,10 +91,10 @@ def limits() -> None:
     """What the machine can do: streaming memory, and the product of two matrices."""
     data = np.ones(1 << 27, np.float32)
     best = min(seconds(data.sum) for _ in range(5))
-    a, b = torch.rand(BATCH, 384), torch.rand(384, GPU_BLOCK)
+    a, b = torch.rand(BATCH, 384), torch.rand(384, ROWS_A_BLOCK)
     gemm = min(seconds(lambda: a @ b) for _ in range(30))
     print(f"limits: {data.nbytes / best / 1e9:.0f} GB/s streamed by one thread, ", end="")
-    print(f"{gemm_rate(gemm, 1, GPU_BLOCK):.0f} GFLOP/s multiplied")
+    print(f"{gemm_rate(gemm, 1, ROWS_A_BLOCK):.0f} GFLOP/s multiplied")
 
 
 def gemm_rate(taken: float, times: int, rows: int) -> float:
@@ -101,14 +105,14 @@ def torch_batch(rows: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
     """Blocked products and a running top-k: the plain exact way for many queries."""
     best = torch.full((len(queries), K), -torch.inf)
     places = torch.zeros((len(queries), K), dtype=torch.int64)
-    for start in range(0, len(rows), GPU_BLOCK):
-        top, at = (queries @ rows[start : start + GPU_BLOCK].T).topk(K, dim=1)
+    for start in range(0, len(rows), ROWS_A_BLOCK):
+        top, at = (queries @ rows[start : start + ROWS_A_BLOCK].T).topk(K, dim=1)
         best, chosen = torch.cat([best, top], 1).topk(K, 1)
         places = torch.cat([places, at + start], 1).gather(1, chosen)
     return places
 
 
-def measure(rows: Matrix, scratch: Path, rng: np.random.Generator) -> None:
+def measure(rows: Matrix, scratch: Path, rng: np.random.Generator, approximate: bool) -> None:
     n = len(rows)
     queries = moved(rows[rng.integers(0, n, QUERIES)], 0.3, rng)
     many = moved(rows[rng.integers(0, n, BATCH)], 0.3, rng)
@@ -188,8 +192,93 @@ def measure(rows: Matrix, scratch: Path, rng: np.random.Generator) -> None:
                 f"  batch of {BATCH}: {name}: {1e3 * middle:.0f} ms, {BATCH / middle:,.0f}/s, "
                 f"{gemm_rate(middle, 1, n):.0f} GFLOP/s"
             )
+        if approximate:
+            measure_approximate(engine, rows, queries, path)
     np.save(scratch / "query.npy", queries[:1])
     print("  " + _cold(path, scratch / "query.npy"))
+
+
+Way = Callable[[Matrix], Sequence[int]]
+
+
+def measure_approximate(engine: Engine, rows: Matrix, queries: Matrix, path: Path) -> None:
+    """The approximate kinds at the recall they are tuned to, beside raw FAISS on the same file
+    and, where they are installed, hnswlib and usearch up to the first width of that recall."""
+    truth = [set(exact_ids(engine, query)) for query in queries]
+    for kind in ("hnsw", "ivf"):
+        chosen = engine.tune(kind=kind).chosen
+        print(
+            f"  {kind}: {chosen.factory}, width {chosen.width}, {chosen.candidates} candidates, "
+            f"built in {chosen.seconds:.0f} s, {chosen.bytes / len(rows):.0f} bytes a row, "
+            f"recall@10 on its own rows {chosen.recall:.4f} ({chosen.low:.4f} to {chosen.high:.4f})"
+        )
+        if chosen.width:
+            report(f"attendex {kind}, the index alone", approximate_way(engine), queries, truth)
+            report(f"raw FAISS {kind}, as wide", raw_faiss(kind, chosen, path), queries, truth)
+    for name, make in others(rows):
+        for width in (16, 32, 64, 128, 256):
+            if report(f"{name}, width {width}", make(width), queries, truth) >= TARGET:
+                break
+
+
+def report(name: str, way: Way, queries: Matrix, truth: list[set[int]]) -> float:
+    """Print the median time and the recall of a way; returns the recall."""
+    time.sleep(0.05)
+    way(queries[0])
+    times, right = [], 0
+    for query, wanted in zip(queries, truth, strict=True):
+        started = time.perf_counter()
+        found = way(query)
+        times.append(time.perf_counter() - started)
+        right += len(wanted.intersection(found))
+    recall = right / (K * len(queries))
+    print(f"  {name}: p50 {1e3 * statistics.median(times):.3f} ms, recall@{K} {recall:.4f}")
+    return recall
+
+
+def exact_ids(engine: Engine, query: Matrix) -> list[int]:
+    found = engine.search_vectors(query[None], k=K, rerank=False, exact=True)[0]
+    return [int(hit.id) for hit in found.hits]
+
+
+def approximate_way(engine: Engine) -> Way:
+    with engine._store.reading() as view:
+        snapshot = engine._open_index().snapshot(view)
+    first = int(snapshot.base.ids[0])
+    return lambda query: [id_ - first for id_ in snapshot.search(query, K).ids.tolist()]
+
+
+def raw_faiss(kind: str, chosen: Trial, path: Path) -> Way:
+    native: Any = faiss.read_index(str(next((path / "index").glob(f"{kind}-*.faiss"))))
+    if kind == "hnsw":
+        width = max(chosen.width, chosen.candidates)
+        parameters = getattr(faiss, "SearchParametersHNSW")(efSearch=width)  # noqa: B009
+    else:
+        parameters = getattr(faiss, "SearchParametersIVF")(nprobe=chosen.width)  # noqa: B009
+    return lambda query: native.search(query[None], K, params=parameters)[1][0].tolist()
+
+
+def others(rows: Matrix) -> Iterator[tuple[str, Callable[[int], Way]]]:
+    if find_spec("hnswlib"):
+        graph: Any = import_module("hnswlib").Index("ip", rows.shape[1])
+        graph.init_index(len(rows), M=16, ef_construction=100, random_seed=0)
+        graph.add_items(rows)
+
+        def by_hnswlib(width: int) -> Way:
+            graph.set_ef(width)
+            return lambda query: graph.knn_query(query, K)[0][0].tolist()
+
+        yield "hnswlib (M 16)", by_hnswlib
+    if find_spec("usearch"):
+        make: Any = import_module("usearch.index").Index
+        other = make(ndim=rows.shape[1], metric="ip", connectivity=16, dtype="f32")
+        other.add(np.arange(len(rows)), rows)
+
+        def by_usearch(width: int) -> Way:
+            other.expansion_search = width
+            return lambda query: other.search(query, K).keys.tolist()
+
+        yield "usearch (M 16)", by_usearch
 
 
 _COLD = """
@@ -228,6 +317,7 @@ def main() -> None:
     parser.add_argument("--texts", type=Path, required=True)
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
+    parser.add_argument("--approximate", action="store_true", help="measure hnsw and ivf too")
     options = parser.parse_args()
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
     limits()
@@ -235,7 +325,7 @@ def main() -> None:
     for n in options.rows:
         rng = np.random.default_rng(n)
         with tempfile.TemporaryDirectory() as scratch:
-            measure(collection(real, n, rng), Path(scratch), rng)
+            measure(collection(real, n, rng), Path(scratch), rng, options.approximate)
 
 
 if __name__ == "__main__":

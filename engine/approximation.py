@@ -105,7 +105,7 @@ class Approximation:
                 lambda path, native=native: approximate.save(native, path),  # type: ignore[misc]
             )
             del native
-            path, plan = self._directory / file.file, Plan(factory, 1, tuning.CANDIDATES[0])
+            path, plan = self._directory / file.file, Plan(factory, 1, tuning.FEW)
             found = ApproximateIndex.load(path, index, index.ids, plan)
             made[factory] = file, found
             size = path.stat().st_size

@@ -23,7 +23,9 @@ K = 10
 SEED = 0
 CHOOSING = 500
 REPORTING = 1000
+FEW = 16
 CANDIDATES = (50, 200, 800)
+"""Proposed by a graph, whose scores are those of the vectors; and by cells, whose are rough."""
 _TIMED = 50
 _Z = 1.959964
 
@@ -73,7 +75,7 @@ def tried(
 ) -> Iterator[Trial]:
     """Trials of all widths, with the numbers of candidates that may help, of an index that took
     so many bytes and seconds."""
-    for candidates in CANDIDATES if index.is_coarse else CANDIDATES[:1]:
+    for candidates in CANDIDATES if index.is_coarse else (FEW,):
         for width in index.widths():
             plan = replace(index.plan, width=width, candidates=candidates)
             yield measure(index.with_plan(plan), sample, metric, size, seconds)
