@@ -94,6 +94,21 @@ def test_torch_blocks_answer_positions_and_scores(monkeypatch: pytest.MonkeyPatc
         np.testing.assert_allclose(scores, np.sort(expected)[::-1][:12], rtol=1e-5)
 
 
+@pytest.mark.parametrize("columns", [1, 63, 2000, 2016, 5001])
+@pytest.mark.parametrize("k", [1, 7, 31])
+def test_the_greatest_of_groups_are_the_greatest(columns: int, k: int) -> None:
+    rng = np.random.default_rng(columns)
+    scores = rng.permutation(6 * columns).reshape(6, columns).astype(np.float32)
+    scores[1] = np.sort(scores[1])
+    scores[2, : columns // 2] = -np.inf
+    scores[3] = -scores[3]
+    scores[4, -3:] = 1e9 + np.arange(min(3, columns), dtype=np.float32) * 1e6
+    found, places = scorer._top(torch.from_numpy(scores), k)
+    expected = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    np.testing.assert_array_equal(places.numpy()[[0, 1, 3, 4, 5]], expected[[0, 1, 3, 4, 5]])
+    np.testing.assert_array_equal(found.numpy(), np.take_along_axis(scores, expected, 1))
+
+
 @settings(deadline=None, max_examples=60)
 @given(
     seed=st.integers(0, 10_000),

@@ -14,9 +14,10 @@ import torch
 from engine.index.contract import Positions, VectorIndex
 from engine.types import BoolArray, Float32Array
 
-_ROWS_A_BLOCK = 8192
+_ROWS_A_BLOCK = 16_384
 _ROWS_A_BLOCK_CUDA = 262_144
 _SCORES_A_BLOCK = 1 << 25
+_GROUP = 32
 
 
 def device() -> torch.device:
@@ -54,11 +55,35 @@ def nearest_many(
             scores = wanted @ rows.T
             if keep is not None:
                 scores.masked_fill_(~torch.from_numpy(keep[start:stop]).to(on), -torch.inf)
-            top, at = scores.topk(min(k, stop - start), dim=1)
+            top, at = _top(scores, k)
             joined = torch.cat([best, top], dim=1)
             best, chosen = joined.topk(k, dim=1)
             places = torch.cat([places, at + start], dim=1).gather(1, chosen)
     return list(zip(best.cpu().numpy(), places.cpu().numpy(), strict=True))
+
+
+def _top(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The min(k, n) greatest of each row of (m, n) scores and their columns.
+
+    Of groups of columns only the k with the greatest maxima are looked into: every other has k
+    scores outside it that are as great. That is a pass for the maxima and a short selection,
+    where a selection from all columns takes half as long as the product itself.
+    """
+    columns = scores.shape[1]
+    groups = columns // _GROUP
+    if groups <= 2 * k:
+        return scores.topk(min(k, columns), dim=1)
+    whole = groups * _GROUP
+    grouped = scores[:, :whole].reshape(len(scores), groups, _GROUP)
+    chosen = grouped.amax(2).topk(k, dim=1).indices.unsqueeze(2)
+    values = grouped.gather(1, chosen.expand(-1, -1, _GROUP)).flatten(1)
+    places = (chosen * _GROUP + torch.arange(_GROUP, device=scores.device)).flatten(1)
+    if whole < columns:
+        rest = torch.arange(whole, columns, device=scores.device)
+        values = torch.cat([values, scores[:, whole:]], dim=1)
+        places = torch.cat([places, rest.expand(len(scores), -1)], dim=1)
+    top, at = values.topk(k, dim=1)
+    return top, places.gather(1, at)
 
 
 def _shared(rows: Float32Array) -> torch.Tensor:
