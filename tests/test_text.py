@@ -230,3 +230,11 @@ def test_json_is_what_python_reads(text: str) -> None:
 def test_any_json_is_what_python_reads(value: object) -> None:
     text = json.dumps(value)
     assert repr(json_text.parsed(text)) == repr(json.loads(text))
+
+
+def test_a_key_may_be_left_rounded() -> None:
+    text = '{"v": [18446744073709551616], "n": 1}'
+    assert json_text.parsed(text) == {"v": [1 << 64], "n": 1}
+    assert type(json_text.parsed(text, "v")["v"][0]) is float  # type: ignore[index]
+    huge = '{"v": [1], "n": 18446744073709551617}'
+    assert json_text.parsed(huge, "v") == {"v": [1], "n": (1 << 64) + 1}

@@ -189,7 +189,7 @@ def _jsonl(text: IO[str], source: Source, options: ReadOptions) -> Iterator[Item
             if line.strip():
                 where = f"{source.name}:{number}"
                 try:
-                    yield where, parsed(line)
+                    yield where, parsed(line, options.vector_column)
                 except (ValueError, RecursionError) as error:
                     yield where, refused(where, f"is no JSON ({error})")
 
