@@ -8,16 +8,18 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from engine.errors import CorruptionError
+from engine.errors import CorruptionError, EngineError
 from engine.index import approximate
 from engine.index.approximate import ApproximateIndex, Plan
 from engine.index.contract import VectorIndex
 from engine.settings import IndexKind
-from engine.storage.records import Approximate, CacheFile, StoreSettings
+from engine.storage.records import Approximate, CacheFile, Published, Refused, StoreSettings
 from engine.types import Trial, TuneReport
 
 log = logging.getLogger("attendex")
@@ -26,10 +28,21 @@ EXACT_ROWS = 1_000_000
 """Up to so many rows a store of kind `auto` answers exactly."""
 FEWEST = 1000
 """Of fewer rows none is made: comparing all of them is as fast."""
+_LOOKS = 3
+"""So many of the ways that the choosing part found good are measured by the reporting part."""
 _GROWTH = 1.5
 _LEFT = 2 / 3
 
 Publish = Callable[[str, Callable[[Path], None]], CacheFile]
+
+
+class Made(NamedTuple):
+    """The approximate index to be used, or the settings of which none was good enough; and what
+    was measured, where that was done now."""
+
+    approximate: Approximate | None = None
+    refused: Refused | None = None
+    report: TuneReport | None = None
 
 
 class Approximation:
@@ -48,32 +61,84 @@ class Approximation:
         self._publish = publish
         self._fault_of = fault_of
 
-    def of(
-        self,
-        index: VectorIndex,
-        old: Approximate | None,
-        generation: int,
-        *,
-        everything: bool = False,
-    ) -> tuple[Approximate | None, TuneReport | None]:
-        """The approximate index to be used with an exact one of that generation: the old one while
-        it fits, or a new one and what was measured. With `everything`, kind `auto` has one of
-        few rows too. Raises `OSError`."""
-        kinds = self._kinds(len(index.ids), everything or old is not None)
-        if not kinds:
-            return None, None
-        if old is not None and old.target == self._settings.recall and self._fits(index, old):
-            return old, None
-        return self._made(index, kinds, generation)
+    def kept_or_made(self, index: VectorIndex, before: Published | None, generation: int) -> Made:
+        """What goes with an exact index of that generation: what there was before, while it fits;
+        else what can be made. A failure is said, and costs no more than the approximate index."""
+        rows, settings = len(index.ids), self._settings
+        old = None if before is None else before.approximate
+        refused = None if before is None else before.refused
+        kind = settings.kind
+        if kind is IndexKind.FLAT or (
+            kind is IndexKind.AUTO and old is None and rows <= EXACT_ROWS
+        ):
+            return Made()
+        if old is not None and old.target == settings.recall and self._fits(index, old):
+            return Made(old)
+        again = self._refused(rows)
+        same = refused is not None and replace(again, rows=refused.rows) == refused
+        if refused is not None and same and rows <= _GROWTH * refused.rows:
+            return Made(refused=refused)
+        try:
+            return self.made(index, generation)
+        except (OSError, MemoryError, EngineError) as error:
+            log.warning("no approximate index could be made: %s; answers stay exact", error)
+            return Made(refused=again)
 
-    def _kinds(self, rows: int, everything: bool) -> list[IndexKind]:
-        kind = self._settings.kind
+    def made(self, index: VectorIndex, generation: int) -> Made:
+        """The index of the settings, made and measured. Raises `OSError`, `InvalidInputError`."""
+        kind, rows = self._settings.kind, len(index.ids)
         if kind is IndexKind.FLAT or rows < FEWEST:
-            return []
-        if kind is not IndexKind.AUTO:
-            return [kind]
-        small = rows <= EXACT_ROWS and not everything
-        return [] if small else [IndexKind.HNSW, IndexKind.IVF]
+            return Made()
+        from engine.index import tuning  # which loads torch
+
+        metric, target = self._settings.metric, self._settings.recall
+        choosing, reporting = tuning.draw(index, metric).split()
+        exact = tuning.exact_trial(index, reporting, metric, index.vectors.nbytes)
+        most = tuning.interval(1.0, len(choosing.rows))[0]
+        if target > most:
+            log.warning(
+                "a recall of %g cannot be told from a sample of %d rows, only up to %.4f: "
+                "answers stay exact",
+                *(target, len(choosing.rows), most),
+            )
+            return Made(refused=self._refused(rows), report=TuneReport((exact,), exact, target))
+        trials: list[Trial] = [exact] if kind is IndexKind.AUTO else []
+        found: dict[str, tuple[CacheFile, ApproximateIndex]] = {}
+        for one in (IndexKind.HNSW, IndexKind.IVF) if kind is IndexKind.AUTO else (kind,):
+            started = time.perf_counter()
+            graph = one is IndexKind.HNSW
+            factory = (
+                approximate.graph() if graph else approximate.cells(rows, index.vectors.shape[1])
+            )
+            file = self._save(f"{one.value}-{generation}.faiss", factory, index)
+            seconds = time.perf_counter() - started
+            path, plan = self._directory / file.file, Plan(factory, 1, tuning.FEW)
+            loaded = ApproximateIndex.load(path, index, index.ids, plan)
+            found[factory] = file, loaded
+            trials += tuning.tried(loaded, choosing, metric, path.stat().st_size, seconds)
+        good = tuning.good_enough(trials, target, self._settings.memory)
+        front = tuple(tuning.pareto(trials))
+        for trial in good[:_LOOKS]:
+            if trial is exact:
+                break
+            file, loaded = found[trial.factory]
+            plan = Plan(trial.factory, trial.width, trial.candidates)
+            measured = tuning.measure(
+                loaded.with_plan(plan), reporting, metric, trial.bytes, trial.seconds
+            )
+            if measured.low >= target:
+                record = self._record(index, file, measured, generation)
+                return Made(record, report=TuneReport(front, measured, target))
+        log.warning(
+            "no approximate index was faster than comparing every row, within the memory, and "
+            "certain to find %.1f %% of the nearest rows: answers stay exact",
+            100 * target,
+        )
+        return Made(refused=self._refused(rows), report=TuneReport(front, exact, target))
+
+    def _refused(self, rows: int) -> Refused:
+        settings = self._settings
+        return Refused(settings.kind.value, settings.recall, settings.memory, rows)
 
     def _fits(self, index: VectorIndex, old: Approximate) -> bool:
         """Its files are whole, not half as many rows again have come, not a third have gone."""
@@ -83,48 +148,9 @@ class Approximation:
         left = int(np.isin(ids, index.ids, assume_unique=True).sum())
         return len(index.ids) <= _GROWTH * len(ids) and left >= _LEFT * len(ids)
 
-    def _made(
-        self, index: VectorIndex, kinds: list[IndexKind], generation: int
-    ) -> tuple[Approximate | None, TuneReport]:
-        from engine.index import tuning  # which loads torch
-
-        metric, target = self._settings.metric, self._settings.recall
-        choosing, reporting = tuning.draw(index, metric).split()
-        exact = tuning.exact_trial(index, reporting, metric, index.vectors.nbytes)
-        trials: list[Trial] = [exact] if self._settings.kind is IndexKind.AUTO else []
-        made: dict[str, tuple[CacheFile, ApproximateIndex]] = {}
-        for kind in kinds:
-            started = time.perf_counter()
-            rows, dimension = index.vectors.shape
-            graph = kind is IndexKind.HNSW
-            factory = approximate.graph() if graph else approximate.cells(rows, dimension)
-            native = approximate.build(factory, index.vectors)
-            seconds = time.perf_counter() - started
-            file = self._publish(
-                f"{kind.value}-{generation}.faiss",
-                lambda path, native=native: approximate.save(native, path),  # type: ignore[misc]
-            )
-            del native
-            path, plan = self._directory / file.file, Plan(factory, 1, tuning.FEW)
-            found = ApproximateIndex.load(path, index, index.ids, plan)
-            made[factory] = file, found
-            size = path.stat().st_size
-            trials += tuning.tried(found, choosing, metric, size, seconds)
-        for one in tuning.good_enough(trials, target, self._settings.memory):
-            if one is exact:
-                break
-            file, found = made[one.factory]
-            plan = Plan(one.factory, one.width, one.candidates)
-            again = tuning.measure(found.with_plan(plan), reporting, metric, one.bytes, one.seconds)
-            if again.low >= target:
-                report = TuneReport(tuple(tuning.pareto(trials)), again, target)
-                return self._record(index, file, again, generation), report
-        log.warning(
-            "no approximate index was faster than comparing every row, within the memory, and "
-            "certain to find %.1f %% of the nearest rows: answers stay exact",
-            100 * target,
-        )
-        return None, TuneReport(tuple(tuning.pareto(trials)), exact, target)
+    def _save(self, name: str, factory: str, index: VectorIndex) -> CacheFile:
+        native = approximate.build(factory, index.vectors)
+        return self._publish(name, lambda path: approximate.save(native, path))
 
     def _record(
         self, index: VectorIndex, file: CacheFile, trial: Trial, generation: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from numbers import Real
 
 from engine.errors import InvalidInputError
 
@@ -66,6 +67,6 @@ class IndexSpec:
 
 def check_recall(recall: object) -> float:
     """A share in (0, 1]. Raises `InvalidInputError`."""
-    if isinstance(recall, bool) or not isinstance(recall, int | float) or not 0 < recall <= 1:
+    if isinstance(recall, bool) or not isinstance(recall, Real) or not 0 < float(recall) <= 1:
         raise InvalidInputError(f"recall must be a share above 0 and up to 1, not {recall!r}")
     return float(recall)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from engine.errors import InvalidInputError
@@ -26,8 +28,9 @@ def tune(
         isinstance(memory, bool) or not isinstance(memory, int | np.integer) or memory < 1
     ):
         raise InvalidInputError(f"memory must be a whole number of bytes, not {memory!r}")
-    store.set_index(wanted, target, None if memory is None else int(memory))
-    report = keeper.publish(afresh=True, everything=True)
+    limit = None if memory is None else int(memory)
+    settings = replace(store.reload(), kind=wanted, recall=target, memory=limit)
+    report = keeper.publish(settings)
     if report is not None:
         return report
     rows = store.stats().passages

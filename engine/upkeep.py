@@ -25,7 +25,7 @@ from engine.index.contract import VectorIndex
 from engine.index.flat import FlatIndex
 from engine.index.quantised import QuantisedIndex
 from engine.index.snapshot import Snapshot
-from engine.storage.records import CacheFile, Published, State
+from engine.storage.records import CacheFile, Published, State, StoreSettings
 from engine.storage.store import Store
 from engine.storage.view import View
 from engine.types import Float32Array, IdArray, TuneReport
@@ -84,32 +84,31 @@ class IndexKeeper:
             self._snapshot = current
             return current
 
-    def publish(self, *, afresh: bool = False, everything: bool = False) -> TuneReport | None:
+    def publish(self, wanted: StoreSettings | None = None) -> TuneReport | None:
         """Write the index of the current generation and name it in the database.
 
-        An approximate index is kept as long as half as many rows again have not come, nor a third
-        of its own gone, unless `afresh`; a new one is measured, and the measurement returned. With
-        `everything` a store of kind `auto` has one however small. The caller holds the store's
-        writer lock. Raises `StorageError` where it cannot be written.
+        An approximate index is kept as long as it fits (`Approximation`); where a new one is made,
+        what was measured is returned. One that cannot be made costs nothing but itself. With
+        `wanted`, an index of those settings is made afresh, and they become the store's. The
+        caller holds the store's writer lock. Raises `StorageError` where it cannot be written.
         """
+        settings = self._store.reload() if wanted is None else wanted
         with self._store.reading() as view:
             state = view.state()
             try:
                 published, index = self._write(view, state)
-                approximation = Approximation(
-                    self._directory, self._store.settings, self._publish, self._fault_of
-                )
-                old = None if afresh or state.published is None else state.published.approximate
-                approximate, report = approximation.of(
-                    index, old, state.number, everything=everything
-                )
-                published = replace(published, approximate=approximate)
+                work = Approximation(self._directory, settings, self._publish, self._fault_of)
+                if wanted is not None:
+                    made = work.made(index, state.number)
+                else:
+                    made = work.kept_or_made(index, state.published, state.number)
             except OSError as error:
                 raise StorageError(
                     f"the index in {self._directory} cannot be written "
                     f"({error.strerror or error}); answers come from the database all the same"
                 ) from error
-        self._store.set_published(published)
+        published = replace(published, approximate=made.approximate, refused=made.refused)
+        self._store.set_published(published, wanted)
         with self._lock:
             self._damaged = False
             self._snapshot = self._fresh(index, state.number, published)
@@ -118,7 +117,7 @@ class IndexKeeper:
             if path.name not in kept:
                 with suppress(OSError):
                     path.unlink()
-        return report
+        return made.report
 
     def _write(self, view: View, state: State) -> tuple[Published, VectorIndex]:
         """The files of the view's generation, written and opened."""
@@ -240,13 +239,12 @@ class IndexKeeper:
         self, index: VectorIndex, generation: int, base: Published | None, *, whole: bool = True
     ) -> Snapshot:
         """The snapshot of an index; its files are used only where they are `whole`."""
-        name = None if base is None else base.rows.file
         record = base.approximate if base is not None and whole else None
         approximate = None
         if record is not None:
             approximate = load_approximate(self._directory, index, record)
         metric = self._store.settings.metric
-        return Snapshot.of(index, metric, generation, name, approximate)
+        return Snapshot.of(index, metric, generation, base, approximate)
 
 
 def _differing(index: VectorIndex, ids: IdArray, rows: Float32Array) -> int:
@@ -257,6 +255,5 @@ def _differing(index: VectorIndex, ids: IdArray, rows: Float32Array) -> int:
 
 
 def _continues(snapshot: Snapshot, state: State) -> bool:
-    """The state is of the same base, and not older."""
-    base = state.published.rows.file if state.published else None
-    return snapshot.base_name == base and snapshot.generation <= state.number
+    """The state is of the same files, and not older."""
+    return snapshot.origin == state.published and snapshot.generation <= state.number

@@ -205,4 +205,4 @@ class Writing(Session):
             self._store.compact()
             after = self._store.stats()
         freed = before.database_bytes + before.index_bytes
-        return freed - after.database_bytes - after.index_bytes
+        return max(0, freed - after.database_bytes - after.index_bytes)

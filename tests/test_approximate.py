@@ -12,7 +12,8 @@ import pytest
 
 import cli
 from engine import Engine, IndexSpec, approximation, vectors
-from engine.errors import CorruptionError, InvalidInputError
+from engine.commands import keeping
+from engine.errors import CorruptionError, InvalidInputError, StorageError
 from engine.index import approximate, tuning
 from engine.index.approximate import ApproximateIndex, Plan
 from engine.index.contract import exact_top
@@ -156,7 +157,8 @@ def test_choice_and_front() -> None:
     slow, fast, poor = trial(1.0, 9.0, 5), trial(0.99, 2.0, 50), trial(0.5, 1.0)
     worse = trial(0.98, 3.0)
     every = [slow, fast, poor, worse]
-    assert tuning.good_enough(every, 0.98, None) == [fast, worse, slow]
+    unsure = Trial("x", 1, 1, 0.99, 0.97, 1.0, 100, 0.5, 1, 0.0)
+    assert tuning.good_enough([*every, unsure], 0.98, None) == [fast, worse, slow]
     assert tuning.good_enough(every, 0.98, 20) == [worse, slow]
     assert tuning.good_enough(every, 0.999, 4) == []
     assert tuning.pareto(every) == [poor, fast, slow]
@@ -174,7 +176,7 @@ def test_recall_measured_is_recall_counted() -> None:
         order = [int(i) + 1 for i in np.argsort(-products[own - 1]) if i + 1 != own][:10]
         assert truth == frozenset(order)
     choosing, reporting = sample.split()
-    assert (len(choosing.rows), len(reporting.rows)) == (500, 1000)
+    assert (len(choosing.rows), len(reporting.rows)) == (1000, 1000)
     assert not set(choosing.own.tolist()) & set(reporting.own.tolist())
     index = made("ivf", exact, ids, rows, 1)
     found = tuning.measure(index, reporting, Metric.COSINE, 7, 3.0)
@@ -273,6 +275,90 @@ def test_no_index_is_used_that_is_not_good_enough(
     assert store.stats().recall is None
 
 
+def test_what_was_refused_is_not_tried_again_at_every_publication(
+    store: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    built: list[str] = []
+    plain = approximate.build
+    monkeypatch.setattr(approximate, "build", lambda f, rows: built.append(f) or plain(f, rows))  # type: ignore[func-returns-value]
+    store.tune(kind="hnsw", recall=0.9, memory=10)
+    assert built == ["HNSW32"]
+    store.rebuild()
+    assert built == ["HNSW32"]
+    store.tune(kind="hnsw", recall=0.999)
+    assert "cannot be told from a sample of 1000 rows, only up to 0.9962" in caplog.text
+    assert built == ["HNSW32"], "no index could be certain of so much"
+    store.add_vectors(clustered(1600, seed=3), ids=[f"m{n}" for n in range(1600)])
+    store.rebuild()
+    assert store.stats().recall is None
+
+
+def test_a_failure_of_the_approximate_index_costs_nothing_else(
+    store: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.tune(kind="hnsw", recall=0.9)
+    store.delete([str(n) for n in range(1500)])
+
+    def full(native: Any, path: Path) -> None:
+        raise OSError("no room")
+
+    monkeypatch.setattr(approximate, "save", full)
+    store.add_vectors(clustered(300, seed=3), ids=[f"m{n}" for n in range(300)])
+    assert store.stats().delta == 0, "the exact index was published"
+    assert "no approximate index could be made: no room" in caplog.text
+    assert store.stats().recall is None
+    with pytest.raises(StorageError, match="cannot be written"):
+        store.tune(kind="ivf", recall=0.5)
+    assert (store.stats().kind, store.stats().recall_target) == ("hnsw", 0.9), "as it was"
+
+
+def test_rows_past_the_squares_of_float32(tmp_path: Path) -> None:
+    """FAISS's k-means would abort the process."""
+    spec = IndexSpec(metric=Metric.IP)
+    for factor in (1e20, 1e-25):
+        rows = np.random.default_rng(0).standard_normal((2000, D)).astype(np.float32)
+        rows *= np.float32(factor)
+        with Engine.create(tmp_path / f"{factor}", model=WordEmbedder(D), index=spec) as engine:
+            engine.add_vectors(rows, ids=[str(n) for n in range(2000)])
+            report = engine.tune(kind="ivf", recall=0.5)
+            assert report.chosen.recall > 0.5
+            query = rows[7] / np.float32(factor)
+            wide = rows.astype(np.float64) @ query.astype(np.float64)
+            assert ids_of(engine, query, k=1) == [str(int(np.argmax(wide)))]
+
+
+def test_other_engines_follow_a_tune(store: Engine, tmp_path: Path) -> None:
+    with Engine.open(tmp_path / "s", model=WordEmbedder(D)) as other:
+        query = clustered(1, seed=9)[0]
+        ids_of(other, query)
+        for kind in ("ivf", "hnsw", "flat"):
+            store.tune(kind=kind, recall=0.5)
+            ids_of(other, query)
+            assert other.stats().kind == kind
+            snapshot = other._open_index()._snapshot
+            assert snapshot is not None
+            assert (snapshot.approximate is None) == (other.stats().recall is None)
+            assert (snapshot.approximate is None) == (kind == "flat")
+        store.tune(kind="hnsw", recall=0.5)
+        other.add_vectors(clustered(300, seed=3), ids=[f"m{n}" for n in range(300)])
+        assert store.stats().kind == "hnsw"
+        assert store.stats().recall is not None
+
+
+def test_more_answers_are_looked_for_further(store: Engine) -> None:
+    for kind in ("hnsw", "ivf"):
+        measured = store.tune(kind=kind, recall=0.9).chosen.recall
+        for k in (10, 50, 200):
+            right = 0
+            for query in clustered(30, seed=6):
+                found = ids_of(store, query, k=k, rerank=False)
+                truth = ids_of(store, query, k=k, rerank=False, exact=True)
+                assert len(found) == k
+                right += len(set(found) & set(truth))
+            assert right / (30 * k) >= measured - 0.1, (kind, k)
+        assert len(ids_of(store, query, k=10**30, rerank=False)) == 3000
+
+
 def test_auto_takes_the_fastest(store: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     report = store.tune(recall=0.9)
     assert report.chosen.recall >= 0.9
@@ -350,5 +436,8 @@ def test_tuning_on_the_command_line(
     assert "approximate: recall@10" in " ".join(capsys.readouterr().out.split())
     assert cli.run(["tune", "--memory", "10KB", *path]) == 0
     assert json.loads(capsys.readouterr().out)["chosen"]["factory"] == "exact"
-    assert cli.run(["tune", "--memory", "much", *path]) == 2
+    for size in ("much", "9" * 400, "5i", "0", "-1GB"):
+        assert cli.run(["tune", "--memory", size, *path]) == 2
+    assert keeping._bytes("1.5 GiB") == 3 << 29
+    assert keeping._bytes("500") == 500
     assert cli.run(["tune", "--recall", "2", *path]) == 2

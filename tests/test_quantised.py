@@ -211,3 +211,34 @@ def test_stores_have_a_copy_once_they_are_large(
             assert engine.verify().problems == (), "it was put back"
     with Engine.open(tmp_path / "s", model=model) as engine:
         assert engine.search("w3 x4 z4", k=20).hits == expected
+
+
+def test_the_smallest_numbers_of_float32_are_within_the_bound(place: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = (rng.standard_normal((2500, 2)) * 1e-22).astype(np.float32)
+    ids = np.arange(2500, dtype=np.int64) + 1
+    index = quantise(place, ids, rows)
+    for _ in range(200):
+        q = rng.standard_normal(2)
+        fifth = np.sort(rows.astype(np.float64) @ q)[::-1][4]
+        query = (q * (5.5 * 2.0**-149 / fifth)).astype(np.float32)
+        exact = rows.astype(np.float64) @ query.astype(np.float64)
+        scores, positions = index.nearest(query, 2500, None)
+        assert float(np.abs(scores - exact[positions]).max()) <= index.error(query)
+        found = contract.exact_top(index, query, 5, Metric.IP)
+        order = vectors.best_first(exact, ids)[:5]
+        assert found.ids.tolist() == ids[order].tolist()
+
+
+def test_past_1040_dimensions_the_sums_own_error_is_in_the_bound(place: Path) -> None:
+    rows = np.full((40, 4096), 0.5, np.float32)
+    rows[::2] *= np.float32(0.999)
+    index = quantise(place, np.arange(40, dtype=np.int64), rows)
+    query = np.full(4096, 0.25, np.float32)
+    exact = rows.astype(np.float64) @ query.astype(np.float64)
+    scores, positions = index.nearest(query, 40, None)
+    assert float(np.abs(scores - exact[positions]).max()) <= index.error(query)
+    whole, t = quantised._rounded(query)
+    bounds = index._bounds
+    summed = vectors.float32_error(4096, float(np.linalg.norm(whole)), bounds.longest)
+    assert index.error(query) >= summed / t / bounds.scale

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import sqlite3
 import subprocess
 import sys
@@ -412,3 +413,68 @@ def test_compact_drops_what_was_deleted_and_gives_room_back(engine: Engine, tmp_
     assert [d.id for d in engine.get(kept)] == kept
     assert engine.add([Document("new", id="new")]).added == 1
     assert engine.search("new", k=1).hits[0].id == "new"
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        "null",
+        "5",
+        '"rows"',
+        "{",
+        "",
+        "[]",
+        '{"rows": 5}',
+        '{"file": "index-1.faiss"}',
+        '{"rows": {"file": "../store.db", "sha256": "", "stamp": [1]}, "copy": null,'
+        ' "bounds": null, "generation": 1, "passages": 3, "longest": 1.0}',
+        '{"rows": {"file": "index-1.faiss", "sha256": "", "stamp": null}, "copy": null,'
+        ' "bounds": null, "generation": 1, "passages": 3, "longest": 1.0}',
+    ],
+)
+def test_a_record_of_another_form_is_published_anew(
+    engine: Engine, tmp_path: Path, record: str
+) -> None:
+    engine.add(["one dog", "two dogs", "a cat"])
+    engine.rebuild()
+    with closing(sqlite3.connect(tmp_path / "s" / "store.db")) as raw, raw:
+        raw.execute("UPDATE generation SET published = ?", (record,))
+    with Engine.open(tmp_path / "s", model=WordEmbedder()) as other:
+        assert other.search("cat", k=1).hits[0].text == "a cat"
+        assert other.stats().indexed == 0
+        assert other.verify().problems == ()
+        other.rebuild()
+        assert other.stats().indexed == 3
+
+
+def test_an_unknown_approximate_part_is_left_out(engine: Engine, tmp_path: Path) -> None:
+    engine.add(["one dog", "two dogs", "a cat"])
+    engine.rebuild()
+    with closing(sqlite3.connect(tmp_path / "s" / "store.db")) as raw, raw:
+        record = json.loads(raw.execute("SELECT published FROM generation").fetchone()[0])
+        record |= {"approximate": {"index": 1, "more": 2}, "later": True}
+        raw.execute("UPDATE generation SET published = ?", (json.dumps(record),))
+    with Engine.open(tmp_path / "s", model=WordEmbedder()) as other:
+        assert other.search("cat", k=1).hits[0].text == "a cat"
+        assert other.stats().indexed == 3
+
+
+def test_verify_sums_up_files_that_look_untouched(engine: Engine, tmp_path: Path) -> None:
+    engine.add(["one dog", "two dogs", "a cat"])
+    engine.rebuild()
+    (path,) = (tmp_path / "s" / "index").iterdir()
+    stat, data = path.stat(), path.read_bytes()
+    with path.open("r+b") as file:
+        file.seek(200)
+        file.write(bytes([data[200] ^ 1]))
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    with Engine.open(tmp_path / "s", model=WordEmbedder()) as other:
+        (problem,) = other.verify().problems
+    assert "is damaged (its checksum differs)" in problem
+    path.write_bytes(data)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    path.rename(path.with_suffix(".old"))
+    path.write_bytes(data[:-1] + b"x")
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    with Engine.open(tmp_path / "s", model=WordEmbedder()) as other:
+        assert other.search("cat", k=1).hits[0].text == "a cat", "another file of that look"

@@ -16,6 +16,8 @@ from engine.settings import IndexKind
 if TYPE_CHECKING:
     from engine.core import Engine
 
+_SIZE = r"\s*([0-9]{1,12}(?:\.[0-9]{1,6})?)\s*(?:([KMGT])i?)?B?\s*"
+
 
 @click.command()
 @store_option
@@ -142,8 +144,10 @@ def tune(
 
 
 def _bytes(text: str) -> int:
-    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)i?B?\s*", text, re.IGNORECASE)
+    found = re.fullmatch(
+        r"\s*([0-9]{1,12}(?:\.[0-9]{1,6})?)\s*(?:([KMGT])i?)?B?\s*", text, re.IGNORECASE
+    )
     if found is None:
         raise click.BadParameter("must be a size such as 500MB or 2GB", param_hint="--memory")
-    power = " KMGT".index(found[2].upper() or " ")
+    power = " KMGT".index((found[2] or " ").upper())
     return int(float(found[1]) * 1024**power)

@@ -19,6 +19,7 @@ from engine.errors import CorruptionError, InvalidInputError
 from engine.index.contract import Candidates, Positions, VectorIndex, compare, exact_top, merge
 from engine.settings import Metric
 from engine.types import BoolArray, Float32Array, IdArray
+from engine.vectors import row_norms
 
 LINKS = 32
 """Links of a row in a graph (FAISS's M)."""
@@ -27,6 +28,9 @@ _CELLS = 4.0
 _ROWS_A_CELL = 39
 """Fewer rows a cell than FAISS wants to see for its training."""
 _FEWEST_LIVING = 0.05
+_SMALL = 1e-9
+_MEASURED = 10
+"""Widths and candidates are measured for so many answers; for more they grow in proportion."""
 _SEED = 1234
 _GRAPH_SEARCH: Any = getattr(faiss, "SearchParametersHNSW")  # noqa: B009
 _CELL_SEARCH: Any = getattr(faiss, "SearchParametersIVF")  # noqa: B009
@@ -61,13 +65,18 @@ def cells(rows: int, dimension: int) -> str:
 def build(factory: str, rows: Float32Array) -> Any:
     """A FAISS inner-product index of (n, d) rows, the same for the same rows on one thread.
 
-    Raises `InvalidInputError` where FAISS makes none of that string, or not of so few rows.
+    Rows whose squares float32 cannot hold are made shorter, all alike: the order of inner products
+    stays, and FAISS would end the process where its training meets infinity. Raises
+    `InvalidInputError` where FAISS makes none of that string, or not of so few rows.
     """
     try:
         made: Any = faiss.index_factory(rows.shape[1], factory, faiss.METRIC_INNER_PRODUCT)
         _check(made, factory)
         if _is_cells(made):
             made.cp.seed = _SEED
+        longest = float(row_norms(rows).max(initial=0.0))
+        if longest and not _SMALL < longest < 1 / _SMALL:
+            rows = (rows.astype(np.float64) / longest).astype(np.float32)
         made.train(rows)
         made.add(rows)
     except RuntimeError as error:
@@ -155,13 +164,17 @@ class ApproximateIndex:
         As many more are asked for as will turn out to be gone; where too few are left, every row
         is compared.
         """
-        living = self._living if keep is None else self._living * float(keep.mean())
-        wanted = int(max(k, self.plan.candidates) / max(living, _FEWEST_LIVING))
-        wanted = min(wanted, int(self._native.ntotal))
+        rows = int(self._native.ntotal)
+        living = self._living if keep is None or not rows else self._living * float(keep.mean())
+        k = min(k, len(self._exact.ids))
+        more = max(1.0, k / _MEASURED)
+        wanted = int(max(k, self.plan.candidates * more) / max(living, _FEWEST_LIVING))
+        wanted = min(wanted, rows)
+        width = int(self.plan.width * more)
         if _is_graph(self._native):
-            parameters = _GRAPH_SEARCH(efSearch=max(self.plan.width, wanted))
+            parameters = _GRAPH_SEARCH(efSearch=max(width, wanted))
         else:
-            parameters = _CELL_SEARCH(nprobe=self.plan.width)
+            parameters = _CELL_SEARCH(nprobe=min(width, int(self._native.nlist)))
         found = self._native.search(queries, wanted, params=parameters)[1]
         return [
             self._answer(query, self._places[row[row >= 0]], k, metric, keep)

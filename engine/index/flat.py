@@ -63,7 +63,10 @@ class FlatIndex:
             raise CorruptionError(f"the index {path} cannot be read") from error
         if not isinstance(native, faiss.IndexIDMap):
             raise CorruptionError(f"the index {path} is of another kind")
-        return cls(native, longest)
+        loaded = cls(native, longest)
+        if (loaded.ids[1:] <= loaded.ids[:-1]).any():
+            raise CorruptionError(f"the index {path} is damaged: its ids do not ascend")
+        return loaded
 
     def error(self, query: Float32Array) -> float:
         """See `VectorIndex.error`."""

@@ -39,6 +39,8 @@ _LEVELS = 127.0
 _EXACT = 2.0**24
 _ROUNDING = 2.0**-22
 """More than what the steps in float64, and the score's way to float32, can add."""
+_LEAST = 2.0**-149
+"""What float32 loses of the smallest numbers."""
 _QUANTISER = struct.Struct("<iifQQQQ")
 _DIRECT_SIGNED = 8
 _ROWS_A_BLOCK = 4096
@@ -87,7 +89,7 @@ class QuantisedIndex:
         if len(query) * _LEVELS**2 >= _EXACT:
             summed = vectors.float32_error(len(query), float(np.linalg.norm(whole)), bounds.longest)
         own = length * bounds.residual + (lost + summed / t) * bounds.longest / bounds.scale
-        return own * (1 + _ROUNDING) + length * self.longest * _ROUNDING
+        return own * (1 + _ROUNDING) + length * self.longest * _ROUNDING + _LEAST
 
     def nearest(
         self, query: Float32Array, k: int, keep: BoolArray | None

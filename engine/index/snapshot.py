@@ -24,7 +24,8 @@ class Snapshot:
 
     The deltas' ids ascend from one to the next; each is more than twice as large as the next, so
     that many small commits are copied a few times each, not every time. `dead` (ascending) are
-    ids of the base or of the deltas that must not be answered.
+    ids of the base or of the deltas that must not be answered. `origin` is the record of the files
+    that the base was read from: where that changes, so must the snapshot.
     """
 
     metric: Metric
@@ -33,7 +34,7 @@ class Snapshot:
     base: VectorIndex
     deltas: tuple[VectorIndex, ...]
     dead: IdArray
-    base_name: str | None = None
+    origin: object = None
     approximate: ApproximateIndex | None = None
 
     @classmethod
@@ -42,13 +43,13 @@ class Snapshot:
         base: VectorIndex,
         metric: Metric,
         generation: int,
-        base_name: str | None,
+        origin: object,
         approximate: ApproximateIndex | None = None,
     ) -> Snapshot:
         """The snapshot of an index just published or loaded, nothing changed since."""
         dimension = base.vectors.shape[1]
         nothing = np.empty(0, np.int64)
-        return cls(metric, dimension, generation, base, (), nothing, base_name, approximate)
+        return cls(metric, dimension, generation, base, (), nothing, origin, approximate)
 
     @property
     def parts(self) -> tuple[VectorIndex, ...]:

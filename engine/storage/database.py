@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import sqlite3
 import threading
@@ -35,6 +36,8 @@ from engine.errors import (
     StoreNotFoundError,
 )
 from engine.storage.schema import HEAD
+
+log = logging.getLogger("attendex")
 
 FILE_NAME = "store.db"
 BUSY_MILLISECONDS = 5_000
@@ -255,7 +258,9 @@ def compact(store: Path) -> None:
     ):
         raw.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
         raw.execute("VACUUM")
-        raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        (busy, _, _) = raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    if busy:
+        log.warning("a reader still uses the log of %s; compact again to shorten it", store)
 
 
 def backup(database: Path, target: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from engine.settings import RECALL, IndexKind, Metric
@@ -60,6 +62,16 @@ class Approximate:
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """Settings of which no approximate index was good enough, and of how many rows."""
+
+    kind: str
+    target: float
+    memory: int | None
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class Published:
     """The index that holds the passages of `generation`: its rows, `longest` being the greatest
     length of one, and their int8 copy with its bounds, where it has one."""
@@ -71,22 +83,30 @@ class Published:
     copy: CacheFile | None = None
     bounds: tuple[float, float, float] | None = None
     approximate: Approximate | None = None
+    refused: Refused | None = None
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Published | None:
-        """What `asdict` made; None for the record of an older version: it is published anew."""
-        if "rows" not in values:
+    def from_json(cls, text: str) -> Published | None:
+        """What `asdict` made; None for a record of any other form, as another version may have
+        written it: the index is then published anew."""
+        try:
+            values = json.loads(text)
+            copy, bounds = values["copy"], values["bounds"]
+            if (copy is None) != (bounds is None):
+                return None
+            first, second, third = bounds or (0.0, 0.0, 0.0)
+            return cls(
+                rows=_cache_file(values["rows"]),
+                generation=int(values["generation"]),
+                passages=int(values["passages"]),
+                longest=float(values["longest"]),
+                copy=None if copy is None else _cache_file(copy),
+                bounds=None if copy is None else (float(first), float(second), float(third)),
+                approximate=_approximate(values.get("approximate")),
+                refused=None if values.get("refused") is None else Refused(**values["refused"]),
+            )
+        except (KeyError, TypeError, ValueError, RecursionError):
             return None
-        rows, copy, bounds = (values[name] for name in ("rows", "copy", "bounds"))
-        return cls(
-            rows=_cache_file(rows),
-            generation=values["generation"],
-            passages=values["passages"],
-            longest=values["longest"],
-            copy=None if copy is None else _cache_file(copy),
-            bounds=None if bounds is None else tuple(bounds),
-            approximate=_approximate(values.get("approximate")),
-        )
 
     @property
     def files(self) -> list[CacheFile]:
@@ -97,14 +117,18 @@ class Published:
 
 
 def _approximate(values: Mapping[str, Any] | None) -> Approximate | None:
-    if values is None:
+    try:
+        parts = {name: _cache_file((values or {})[name]) for name in ("index", "ids")}
+        return Approximate(**{**(values or {}), **parts})
+    except (KeyError, TypeError, ValueError):
         return None
-    parts = {name: _cache_file(values[name]) for name in ("index", "ids")}
-    return Approximate(**{**values, **parts})
 
 
 def _cache_file(values: Mapping[str, Any]) -> CacheFile:
-    return CacheFile(values["file"], values["sha256"], tuple(values["stamp"]))
+    name, checksum, stamp = (values[key] for key in ("file", "sha256", "stamp"))
+    if not isinstance(name, str) or PurePath(name).name != name:
+        raise ValueError(name)
+    return CacheFile(name, checksum, tuple(stamp))
 
 
 @dataclass(frozen=True, slots=True)

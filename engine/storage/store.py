@@ -123,22 +123,28 @@ class Store:
         with self.writing() as writer:
             return writer.delete(rows)
 
-    def set_published(self, published: Published) -> None:
-        """Name the index file in use; forgets the deletions it already lacks."""
+    def set_published(self, published: Published, wanted: StoreSettings | None = None) -> None:
+        """Name the index files in use; forgets the deletions they already lack. With `wanted`,
+        its kind of index, target and memory are the store's from now on."""
         with database.writing(self._db, self.path) as connection:
+            if wanted is not None:
+                values = {
+                    "kind": wanted.kind.value,
+                    "recall": wanted.recall,
+                    "memory": wanted.memory,
+                }
+                connection.execute(sa.delete(settings).where(settings.c.name.in_(values)))
+                rows = [{"name": name, "value": value} for name, value in values.items()]
+                connection.execute(sa.insert(settings), rows)
             connection.execute(sa.update(generation).values(published=asdict(published)))
             connection.execute(
                 sa.delete(tombstones).where(tombstones.c.generation <= published.generation)
             )
 
-    def set_index(self, kind: IndexKind, recall: float, memory: int | None) -> None:
-        """Remember which kind of index is wanted; the next publication makes it."""
-        values = {"kind": kind.value, "recall": recall, "memory": memory}
-        with database.writing(self._db, self.path) as connection:
-            connection.execute(sa.delete(settings).where(settings.c.name.in_(values)))
-            rows = [{"name": name, "value": value} for name, value in values.items()]
-            connection.execute(sa.insert(settings), rows)
+    def reload(self) -> StoreSettings:
+        """The settings as they are now: another process may have changed the index wanted."""
         self.settings = self._read_settings()
+        return self.settings
 
     def compact(self) -> None:
         """Give the room of deleted rows back to the disk."""
@@ -154,6 +160,7 @@ class Store:
 
     def stats(self) -> Stats:
         """What the store holds, from its counters and the sizes of its files."""
+        self.reload()
         with self.reading() as view:
             state = view.state()
             chunked, dead = view.count_chunked(), view.count_dead()

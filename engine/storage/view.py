@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Collection, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
@@ -69,7 +68,7 @@ class View:
 
     def state(self) -> State:
         number, held, parts, published = self.connection.exec_driver_sql(_STATE).one()
-        found = None if published is None else Published.from_json(json.loads(published))
+        found = None if published is None else Published.from_json(published)
         return State(number, held, parts, found)
 
     def changes(self, *, after_passage: int, after_generation: int) -> Changes:
