@@ -19,6 +19,7 @@ import json
 import os
 import platform
 import resource
+import shutil
 import sqlite3
 import statistics
 import tempfile
@@ -139,14 +140,17 @@ def vectors(options: argparse.Namespace, scratch: Path) -> None:
     }
     rates: dict[str, list[float]] = {name: [] for name in ("sqlite3 executemany", *ways)}
     for turn in range(options.rounds):
+        os.sync()  # what the way before left to be written is not this one's
         seconds = _bare_sqlite(scratch / f"bare-{turn}.db", ids, texts, labels, matrix)
         rates["sqlite3 executemany"].append(n / seconds)
         for number, (name, way) in enumerate(ways.items()):
             with Engine.create(scratch / f"{turn}-{number}", model=Free()) as engine:
+                os.sync()
                 started = time.perf_counter()
                 way(engine)
                 rates[name].append(n / (time.perf_counter() - started))
                 assert engine.stats().documents == n
+            shutil.rmtree(scratch / f"{turn}-{number}")
     print(f"{n:,} vectors of {WIDTH} with metadata; medians of {options.rounds} rounds:")
     for name, found in rates.items():
         print(f"  {name}: {statistics.median(found):,.0f} rows/s (of {_listed(found, ',.0f')})")

@@ -6,13 +6,14 @@ the same input again embeds nothing that the store holds.
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -128,7 +129,8 @@ class Ingest:
             for batch in self._batches(items):
                 if commit is not None and self._in_flight is not None and self._in_flight.ends:
                     commit.result()
-                prepared = self._prepare(batch)
+                with nullcontext() if any(map(_is_to_embed, batch)) else _uncollected():
+                    prepared = self._prepare(batch)
                 if commit is not None:
                     commit.result()
                     _tell(on_progress, done)
@@ -342,8 +344,24 @@ def _tell(on_progress: Callable[[Progress], None] | None, now: Progress) -> None
         on_progress(now)
 
 
-def _is_to_embed(item: Incoming) -> bool:
-    return item.passages is None and getattr(item.document, "vector", None) is None
+def _is_to_embed(item: Item) -> bool:
+    if not isinstance(item, Incoming) or item.passages is not None:
+        return False
+    return getattr(item.document, "vector", None) is None
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the collector of cycles: a batch of ready rows makes a hundred thousand values and
+    no cycle, and each collection would walk through all that the program holds."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _length(item: Incoming) -> int:

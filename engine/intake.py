@@ -59,7 +59,9 @@ class Intake:
         self._within = 0
         self._vectors = None if vectors is None else self._in_step(vectors, refusals)
         self._vectors_path = vectors
-        self._items = itertools.chain(refusals, _read_ahead(self._read_all()))
+        rows = self._read_all()
+        ready = vectors is not None or self._options.vector_column is not None
+        self._items = itertools.chain(refusals, rows if ready else _read_ahead(rows))
 
     def __iter__(self) -> Iterator[Item]:
         return self._items

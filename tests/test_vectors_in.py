@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gc
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 import cli
 from engine import Document, Engine
 from engine.errors import DimensionError, InvalidInputError
+from engine.ingest import Ingest
 from engine.intake import Intake
 from engine.settings import IndexSpec, Metric
 from engine.text.readers import ReadOptions
@@ -294,3 +296,32 @@ def test_an_export_is_not_indexed_but_imported(small: Engine, tmp_path: Path) ->
     report = small.add_files([tmp_path / "x.jsonl"])
     assert (report.documents, report.failed) == (0, 1)
     assert "attendex import" in str(report.refusals[0])
+
+
+def test_the_collector_of_cycles_is_as_it_was(
+    small: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+    plain = Ingest._prepare
+
+    def watched(self: Ingest, batch: Any) -> Any:
+        seen.append(gc.isenabled())
+        if len(seen) == 4:
+            raise KeyboardInterrupt
+        return plain(self, batch)
+
+    monkeypatch.setattr(Ingest, "_prepare", watched)
+    small.add_vectors(matrix(3), ids=["a", "b", "c"])
+    assert gc.isenabled()
+    small.add(["a text to embed", Document(id="d", vector=matrix(1)[0])])
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        small.add_vectors(matrix(3), ids=["a", "b", "c"])
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+    with pytest.raises(KeyboardInterrupt):
+        small.add_vectors(matrix(3), ids=["a", "b", "c"])
+    assert gc.isenabled()
+    assert seen == [False, True, False, False]

@@ -124,6 +124,7 @@ def _table(text: IO[str], source: Source, options: ReadOptions) -> Iterator[Item
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         yield Note(f"{source.name}: has several columns '{twice}'; the last filled one counts")
+    counted = Row(source.name, Document())
     while True:
         number = lines.count + 1
         try:
@@ -141,6 +142,9 @@ def _table(text: IO[str], source: Source, options: ReadOptions) -> Iterator[Item
             continue
         if len(cells) > len(header):
             yield refused(where, f"has {len(cells)} columns, the header has {len(header)}")
+            continue
+        if options.counting:
+            yield counted
             continue
         values = {name: cell for name, cell in zip(names, cells, strict=False) if cell != ""}
         yield row_or_refusal(columns.document(values), where, source)
