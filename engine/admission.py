@@ -121,10 +121,9 @@ def _with_passages(
     if any(not 0 <= part.start <= part.end <= len(one.text) for part in parts):
         raise InvalidInputError(f"the passages of id {one.key!r} lie outside its text")
     rows = [vectors.as_vector(part.vector, dimension, where=_named(one.key)) for part in parts]
-    matrix = np.stack(rows)
-    for fault in vectors.unusable_rows(matrix, metric).values():
+    lengths = vectors.row_norms(np.stack(rows))
+    for fault in vectors.unusable(lengths, metric).values():
         raise InvalidInputError(f"{_named(one.key)} {fault}")
-    lengths = vectors.row_norms(matrix)
     if metric is Metric.COSINE and (abs(lengths - 1) > _UNIT_TOLERANCE).any():
         raise InvalidInputError(
             f"{_named(one.key)} is not of unit length, as cosine stores keep them"

@@ -122,10 +122,8 @@ class Approximation:
             if trial is exact:
                 break
             file, loaded = found[trial.factory]
-            plan = Plan(trial.factory, trial.width, trial.candidates)
-            measured = tuning.measure(
-                loaded.with_plan(plan), reporting, metric, trial.bytes, trial.seconds
-            )
+            again = loaded.with_plan(Plan.of(trial))
+            measured = tuning.measure(again, reporting, metric, trial.bytes, trial.seconds)
             if measured.low >= target:
                 record = self._record(index, file, measured, generation)
                 return Made(record, report=TuneReport(front, measured, target))
@@ -159,20 +157,8 @@ class Approximation:
             with path.open("wb") as out:
                 np.save(out, index.ids)
 
-        return Approximate(
-            index=file,
-            ids=self._publish(f"ids-{generation}.npy", save),
-            rows=len(index.ids),
-            factory=trial.factory,
-            width=trial.width,
-            candidates=trial.candidates,
-            recall=trial.recall,
-            low=trial.low,
-            high=trial.high,
-            sample=trial.sample,
-            milliseconds=trial.milliseconds,
-            target=self._settings.recall,
-        )
+        ids = self._publish(f"ids-{generation}.npy", save)
+        return Approximate(file, ids, trial, self._settings.recall)
 
 
 def load_approximate(directory: Path, exact: VectorIndex, record: Approximate) -> ApproximateIndex:
@@ -181,5 +167,5 @@ def load_approximate(directory: Path, exact: VectorIndex, record: Approximate) -
         ids = np.load(directory / record.ids.file, allow_pickle=False)
     except (OSError, ValueError) as error:
         raise CorruptionError(f"the index {directory / record.ids.file} cannot be read") from error
-    plan = Plan(record.factory, record.width, record.candidates)
-    return ApproximateIndex.load(directory / record.index.file, exact, ids, plan)
+    path = directory / record.index.file
+    return ApproximateIndex.load(path, exact, ids, Plan.of(record.trial))

@@ -30,6 +30,12 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
+def path_text(path: object) -> str | None:
+    """A path as text; None for what names no file."""
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    return text if isinstance(text, str) and text and "\0" not in text else None
+
+
 def stamp_of(path: Path) -> tuple[int, ...]:
     """Size, time of the last change, and number of a file: other after any write or exchange."""
     found = path.stat()

@@ -16,14 +16,14 @@ from typing import IO, Any, Self
 from engine import files
 from engine.errors import InvalidInputError, ModelMismatchError, StorageError
 from engine.portable import jsonl, parquet
-from engine.portable.contract import Header, refusal
+from engine.portable.contract import Header
 from engine.settings import IndexKind
 from engine.storage import database
 from engine.storage.records import StoreSettings
 from engine.storage.store import Store, new_store_id
 from engine.storage.where import Filter
 from engine.text import unicode
-from engine.text.sources import Source, open_bytes
+from engine.text.sources import Source, open_bytes, refused
 from engine.types import Document, Exported, Incoming, Item, Refusal
 
 log = logging.getLogger("attendex")
@@ -120,11 +120,10 @@ def _publish(store: Store, name: str, save: Callable[[Path], None], overwrite: b
 
 
 def _file_name(path: object) -> str:
-    if isinstance(path, str | os.PathLike):
-        name = os.fspath(path)
-        if isinstance(name, str) and name and "\0" not in name:
-            return name
-    raise InvalidInputError(f"a file is named by a text or a Path, not {path!r}")
+    name = files.path_text(path)
+    if name is None:
+        raise InvalidInputError(f"a file is named by a text or a Path, not {path!r}")
+    return name
 
 
 class ExportFile:
@@ -139,16 +138,14 @@ class ExportFile:
         self._module = _module(path, format_)
         try:
             self._file = open_bytes(Source(path, None if path == STREAM else Path(path), 0))
+            try:
+                self.header: Header | None = self._module.header_of(self._file, path)
+            except BaseException:
+                self._file.close()
+                raise
         except OSError as error:
-            raise _unreadable(path, error) from error
-        try:
-            self.header: Header | None = self._module.header_of(self._file, path)
-        except OSError as error:
-            self._file.close()
-            raise _unreadable(path, error) from error
-        except BaseException:
-            self._file.close()
-            raise
+            reason = error.strerror or error
+            raise InvalidInputError(f"{path} cannot be read ({reason})") from error
 
     def __enter__(self) -> Self:
         return self
@@ -181,10 +178,10 @@ class ExportFile:
         raises `ModelMismatchError`, or `InvalidInputError` for another metric, where the vectors
         are not such as the store's.
         """
-        with_vectors = vectors and self.header is not None
-        if with_vectors and self.header is not None:
-            _check(self.header, settings, self.path)
-        return self._items(with_vectors)
+        header = self.header if vectors else None
+        if header is not None:
+            _check(header, settings, self.path)
+        return self._items(header is not None)
 
     def _items(self, with_vectors: bool) -> Iterator[Item]:
         empty = True
@@ -194,16 +191,12 @@ class ExportFile:
                 yield row
                 continue
             if with_vectors and row.passages is None:
-                yield refusal(row.where, "has no passages, though the header tells of vectors")
+                yield refused(row.where, "has no passages, though the header tells of vectors")
                 continue
             document = Document(row.text, row.id, row.metadata)
             yield Incoming(row.where, document, row.source, row.passages if with_vectors else None)
         if empty:
             yield f"{self.path} holds no documents"
-
-
-def _unreadable(path: str, error: OSError) -> InvalidInputError:
-    return InvalidInputError(f"{path} cannot be read ({error.strerror or error})")
 
 
 def _check(header: Header, settings: StoreSettings, path: str) -> None:

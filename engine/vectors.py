@@ -34,14 +34,18 @@ def _as_numbers(values: object, where: str) -> Float32Array:
         with np.errstate(over="ignore"):
             return np.ascontiguousarray(array, dtype=np.float32)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InvalidInputError(f"{where} cannot be read as numbers: {error}") from None
+        raise _no_numbers(where, error) from None
+
+
+def _no_numbers(where: str, error: Exception) -> InvalidInputError:
+    return InvalidInputError(f"{where} cannot be read as numbers: {error}")
 
 
 def as_matrix(values: object, dimension: int, *, where: str) -> Float32Array:
     """`values` as a new or shared (n, dimension) float32 matrix; the caller's array is not changed.
 
     Raises `DimensionError` for another width, `InvalidInputError` for what is no numeric matrix.
-    Values past float32's range become inf, to be refused by `unusable_rows`.
+    Values past float32's range become inf, to be refused by `unusable`.
     """
     array = _as_numbers(values, where)
     if array.ndim != 2:
@@ -58,7 +62,7 @@ def as_table(values: object, *, where: str) -> NDArray[Any]:
     try:
         array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InvalidInputError(f"{where} cannot be read as numbers: {error}") from None
+        raise _no_numbers(where, error) from None
     if array.ndim != 2 or array.dtype.kind not in "fiu":
         raise InvalidInputError(
             f"{where} must be numbers on two axes (rows, width), "
@@ -119,13 +123,9 @@ def from_model(values: object, rows: int, dimension: int, name: str) -> Float32A
     return matrix.copy()
 
 
-def unusable_rows(matrix: Float32Array, metric: Metric) -> dict[int, str]:
-    """Row number -> why the row cannot be compared: not finite or, for cosine, all zero."""
-    return _unusable(row_norms(matrix), metric)
-
-
-def _unusable(lengths: Float64Array, metric: Metric) -> dict[int, str]:
-    """`unusable_rows`, of the rows' lengths: no float32 row is so long that its overflows."""
+def unusable(lengths: Float64Array, metric: Metric) -> dict[int, str]:
+    """Row number -> why a row of that length (`row_norms`) cannot be compared: not finite or, for
+    cosine, all zero. No float32 row is so long that its length overflows."""
     reasons = {int(i): "holds NaN or infinity" for i in np.flatnonzero(~np.isfinite(lengths))}
     if metric is Metric.COSINE:
         zero = np.flatnonzero(lengths == 0)
@@ -148,11 +148,11 @@ def unit_rows(matrix: Float32Array) -> Float32Array:
 def prepare_usable(matrix: Float32Array, metric: Metric) -> dict[int, str]:
     """`prepare` the rows that can be compared, in place; returns why the others cannot be."""
     lengths = row_norms(matrix)
-    unusable = _unusable(lengths, metric)
+    faults = unusable(lengths, metric)
     if metric is Metric.COSINE:
-        lengths[list(unusable)] = 1.0
+        lengths[list(faults)] = 1.0
         _divide(matrix, lengths)
-    return unusable
+    return faults
 
 
 def _divide(matrix: Float32Array, lengths: Float64Array) -> None:

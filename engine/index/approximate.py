@@ -17,8 +17,9 @@ import numpy as np
 
 from engine.errors import CorruptionError, InvalidInputError
 from engine.index.contract import Candidates, Positions, VectorIndex, compare, exact_top, merge
+from engine.index.flat import mapped
 from engine.settings import Metric
-from engine.types import BoolArray, Float32Array, IdArray
+from engine.types import BoolArray, Float32Array, IdArray, Trial
 from engine.vectors import row_norms
 
 LINKS = 32
@@ -46,6 +47,11 @@ class Plan:
     factory: str
     width: int
     candidates: int
+
+    @classmethod
+    def of(cls, trial: Trial) -> Self:
+        """The plan that a trial measured."""
+        return cls(trial.factory, trial.width, trial.candidates)
 
 
 def graph() -> str:
@@ -131,10 +137,10 @@ class ApproximateIndex:
     @classmethod
     def load(cls, path: Path, exact: VectorIndex, ids: IdArray, plan: Plan) -> Self:
         """The index in a file, memory-mapped where FAISS can. Raises `CorruptionError`."""
+        native = mapped(path)
         try:
-            native: Any = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
             _check(native, plan.factory)
-        except (RuntimeError, InvalidInputError) as error:
+        except InvalidInputError as error:
             raise CorruptionError(f"the index {path} cannot be read") from error
         return cls(exact, native, ids, plan)
 

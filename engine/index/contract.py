@@ -94,10 +94,9 @@ def exact_top(
         return Candidates(np.empty(0, np.int64), np.empty(0, np.float64))
     length = float(np.linalg.norm(query.astype(np.float64)))
     few = kept * _DIRECT_SHARE <= len(index.ids) or length * index.longest >= _FLOAT32_MAX
-    current: VectorIndex | None = None if few else index
-    wanted = k + SLACK if index.precise is None or first else _SPREAD * k + 2 * SLACK
-    if first is not None and current is not None:
-        current = index.precise or index
+    start = index if first is None else index.precise or index
+    wanted = k + SLACK if start.precise is None else _SPREAD * k + 2 * SLACK
+    current: VectorIndex | None = None if few else start
     while current is not None:
         if wanted * (_SCAN_SHARE if current.precise is None else _PRECISE_SHARE) > kept:
             current = current.precise

@@ -57,10 +57,7 @@ class FlatIndex:
 
         Raises `CorruptionError` where the file is no such index.
         """
-        try:
-            native = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
-        except RuntimeError as error:
-            raise CorruptionError(f"the index {path} cannot be read") from error
+        native = mapped(path)
         if not isinstance(native, faiss.IndexIDMap):
             raise CorruptionError(f"the index {path} is of another kind")
         loaded = cls(native, longest)
@@ -113,6 +110,14 @@ def write(
             "restore it from a backup, or index the documents again"
         )
     return longest
+
+
+def mapped(path: Path) -> Any:
+    """FAISS's index in a file, memory-mapped where FAISS can. Raises `CorruptionError`."""
+    try:
+        return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
+    except RuntimeError as error:
+        raise CorruptionError(f"the index {path} cannot be read") from error
 
 
 def header(kind: bytes, dimension: int, count: int) -> bytes:

@@ -29,7 +29,7 @@ import numpy as np
 from engine import vectors
 from engine.errors import CorruptionError
 from engine.index.contract import Positions
-from engine.index.flat import FlatIndex, header, only
+from engine.index.flat import FlatIndex, header, mapped, only
 from engine.types import BoolArray, Float32Array, Float64Array, IdArray
 
 SMALLEST = 8192
@@ -71,10 +71,7 @@ class QuantisedIndex:
     @classmethod
     def load(cls, path: Path, rows: FlatIndex, bounds: Bounds) -> Self:
         """The copy of `rows` in a file, memory-mapped. Raises `CorruptionError` for another."""
-        try:
-            native: Any = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
-        except RuntimeError as error:
-            raise CorruptionError(f"the index {path} cannot be read") from error
+        native = mapped(path)
         shape = (getattr(native, "ntotal", None), getattr(native, "d", None))
         if not isinstance(native, faiss.IndexScalarQuantizer) or shape != rows.vectors.shape:
             raise CorruptionError(f"the index {path} is of another kind")
@@ -139,8 +136,8 @@ def write(path: Path, rows: Float32Array) -> Bounds:
             wide = block.astype(np.float64)
             whole = np.rint(wide * scale)
             lost = wide - whole / scale
-            residual = max(residual, float(np.sqrt(np.einsum("ij,ij->i", lost, lost).max())))
-            longest = max(longest, float(np.sqrt(np.einsum("ij,ij->i", whole, whole).max())))
+            residual = max(residual, _longest(lost))
+            longest = max(longest, _longest(whole))
             file.write((whole + 128).astype(np.uint8).data)
     return Bounds(scale, residual, longest)
 
@@ -148,6 +145,10 @@ def write(path: Path, rows: Float32Array) -> Bounds:
 def _blocks(rows: Float32Array) -> Iterator[Float32Array]:
     for start in range(0, len(rows), _ROWS_A_BLOCK):
         yield rows[start : start + _ROWS_A_BLOCK]
+
+
+def _longest(rows: Float64Array) -> float:
+    return float(np.sqrt(np.einsum("ij,ij->i", rows, rows).max()))
 
 
 def _within(start: int, stop: int, keep: BoolArray | None) -> Any:

@@ -17,7 +17,8 @@ from engine.errors import InvalidInputError
 from engine.settings import Metric
 from engine.text import unicode
 from engine.text.readers import EXPORT_MARK
-from engine.types import Passage, Refusal, SkipReason
+from engine.text.sources import refused
+from engine.types import Passage, Refusal
 
 MARK = EXPORT_MARK
 END = "attendex_end"
@@ -78,7 +79,7 @@ class Found(NamedTuple):
 def found(where: str, values: Any) -> Found | Refusal:
     """A row of plain values as a document; raises nothing."""
     if not isinstance(values, dict):
-        return refusal(where, "is no JSON object")
+        return refused(where, "is no JSON object")
     id_, text, metadata, source = (values.get(n) for n in ("id", "text", "metadata", "source"))
     for name, sound in (
         ("id", isinstance(id_, str)),
@@ -87,14 +88,14 @@ def found(where: str, values: Any) -> Found | Refusal:
         ("source", isinstance(source, str | None)),
     ):
         if not sound:
-            return refusal(where, f"has no '{name}' as exports have it")
+            return refused(where, f"has no '{name}' as exports have it")
     if source is not None and unicode.fault(source):
-        return refusal(where, "has a source that is no text which can be stored")
+        return refused(where, "has a source that is no text which can be stored")
     parts = values.get("passages")
     try:
         passages = None if parts is None else tuple(_passage(part) for part in parts)
     except (KeyError, TypeError, ValueError, OverflowError):
-        return refusal(where, "has passages that cannot be read")
+        return refused(where, "has passages that cannot be read")
     whole = cast(tuple[str, str, Mapping[str, Any], str | None], (id_, text, metadata, source))
     return Found(where, *whole, passages)
 
@@ -111,8 +112,3 @@ def _passage(values: Mapping[str, Any]) -> Passage:
         raise ValueError
     with np.errstate(over="ignore"):
         return Passage(start, end, tokens, truncated, own, vector.astype(np.float32))
-
-
-def refusal(where: str, detail: str) -> Refusal:
-    """A row that is no document."""
-    return Refusal(where, SkipReason.UNREADABLE, detail)

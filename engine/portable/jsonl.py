@@ -15,12 +15,11 @@ import numpy as np
 import orjson
 
 from engine.errors import InvalidInputError
-from engine.portable.contract import END, MARK, Found, Header, found, refusal
-from engine.text.compressed import Gunzipped
+from engine.portable.contract import END, MARK, Found, Header, found
+from engine.text.compressed import Gunzipped, begins_as_gzip
 from engine.text.json_text import parsed
+from engine.text.sources import refused
 from engine.types import Exported, Float32Array, Passage, Refusal
-
-_MAGIC = b"\x1f\x8b"
 
 
 def write(file: IO[bytes], header: Header | None, rows: Iterable[Exported]) -> int:
@@ -94,20 +93,20 @@ def read(file: IO[bytes], name: str) -> Iterator[Found | Refusal]:
             if isinstance(value, dict) and MARK in value and not header and not count:
                 header = True
             elif isinstance(value, dict) and MARK in value:
-                yield refusal(where, "begins another export; import each file by itself")
+                yield refused(where, "begins another export; import each file by itself")
                 return
             elif isinstance(value, dict) and END in value:
                 ended = value[END]
             else:
                 count += 1
-                yield refusal(where, "is no JSON") if value is _NONE else found(where, value)
+                yield refused(where, "is no JSON") if value is _NONE else found(where, value)
     except OSError as error:
-        yield refusal(f"{name}:{number + 1}", f"cannot be read, nor what follows ({error})")
+        yield refused(f"{name}:{number + 1}", f"cannot be read, nor what follows ({error})")
         return
     if header and ended is None:
-        yield refusal(name, "is cut off: its last line, which says how many there are, is missing")
+        yield refused(name, "is cut off: its last line, which says how many there are, is missing")
     elif header and ended != count:
-        yield refusal(name, f"held {ended} documents and holds {count} now")
+        yield refused(name, f"held {ended} documents and holds {count} now")
 
 
 _NONE = object()
@@ -122,6 +121,5 @@ def _parsed(line: bytes) -> object:
 
 def _lines(file: IO[bytes]) -> Iterator[bytes]:
     file.seek(0)
-    packed = file.read(len(_MAGIC)) == _MAGIC
-    file.seek(0)
+    packed = begins_as_gzip(file)
     yield from iter((Gunzipped(file) if packed else file).readline, b"")

@@ -12,7 +12,8 @@ from typing import IO, Any
 import numpy as np
 
 from engine.errors import InvalidInputError, StorageError
-from engine.portable.contract import MARK, Found, Header, found, refusal
+from engine.portable.contract import MARK, Found, Header, found
+from engine.text.sources import refused
 from engine.types import Exported, Passage, Refusal
 
 _PASSAGES = 1024
@@ -107,7 +108,7 @@ def read(file: IO[bytes], name: str) -> Iterator[Found | Refusal]:
                 number += 1
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         reason = " ".join(str(error).split())
-        yield refusal(f"{name}[{number}]", f"cannot be read, nor what follows ({reason})")
+        yield refused(f"{name}[{number}]", f"cannot be read, nor what follows ({reason})")
 
 
 def _read_passages(pa: Any, column: Any) -> list[Any]:

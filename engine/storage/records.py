@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from engine.settings import RECALL, IndexKind, Metric
-from engine.types import Float32Array, IdArray
+from engine.types import Float32Array, IdArray, Trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +43,12 @@ class CacheFile:
 
 @dataclass(frozen=True, slots=True)
 class Approximate:
-    """An approximate index: its file, the ids of its rows, how it is searched (see
-    `index.approximate.Plan`), and what was measured when it was made (see
-    `index.tuning.Trial`) for a target."""
+    """An approximate index: its file, the ids of its rows, how it is searched and what was
+    measured when it was made, for a target."""
 
     index: CacheFile
     ids: CacheFile
-    rows: int
-    factory: str
-    width: int
-    candidates: int
-    recall: float
-    low: float
-    high: float
-    sample: int
-    milliseconds: float
+    trial: Trial
     target: float
 
 
@@ -117,9 +108,15 @@ class Published:
 
 
 def _approximate(values: Mapping[str, Any] | None) -> Approximate | None:
+    if values is None:
+        return None
     try:
-        parts = {name: _cache_file((values or {})[name]) for name in ("index", "ids")}
-        return Approximate(**{**(values or {}), **parts})
+        return Approximate(
+            index=_cache_file(values["index"]),
+            ids=_cache_file(values["ids"]),
+            trial=Trial(**values["trial"]),
+            target=float(values["target"]),
+        )
     except (KeyError, TypeError, ValueError):
         return None
 

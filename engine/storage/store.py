@@ -16,6 +16,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from engine import files
 from engine.errors import InvalidInputError, SchemaVersionError
 from engine.files import WriterLock
 from engine.settings import IndexKind, Metric
@@ -40,10 +41,10 @@ def create_store(path: Path, made: StoreSettings) -> None:
 
 def as_path(path: object) -> Path:
     """A store's path, or `InvalidInputError`."""
-    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
-    if isinstance(text, str) and text and "\0" not in text:
-        return Path(text).absolute()
-    raise InvalidInputError(f"a store's path is a text or a Path, not {path!r}")
+    text = files.path_text(path)
+    if text is None:
+        raise InvalidInputError(f"a store's path is a text or a Path, not {path!r}")
+    return Path(text).absolute()
 
 
 def store_exists(path: Path) -> bool:
@@ -167,7 +168,8 @@ class Store:
             truncated, known = view.count_truncated(), view.count_sources()
             pending = tuple(view.unfinished_sources())
         indexed = state.published.passages if state.published else 0
-        measured = state.published.approximate if state.published else None
+        approximate = state.published.approximate if state.published else None
+        measured = None if approximate is None else approximate.trial
         return Stats(
             path=str(self.path),
             model=self.settings.model,

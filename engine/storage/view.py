@@ -159,6 +159,8 @@ class View:
         d, p = documents.c, passages.c
         query = sa.select(
             d.id,
+            p.id,
+            p.vector,
             d.key,
             d.text,
             sa.type_coerce(d.metadata, sa.Text),
@@ -166,7 +168,6 @@ class View:
             p.text,
             *(p.start, p.end, p.token_count, p.truncated),
             p.content_hash.is_(None),
-            p.vector,
         ).select_from(documents.join(passages).outerjoin(sources))
         if where is not None:
             if self.state().documents:
@@ -174,17 +175,17 @@ class View:
             query = query.where(to_sql(where))
         streamed = self.connection.execution_options(yield_per=_ROWS_A_FETCH)
         result = streamed.execute(query.order_by(d.id, p.ordinal))
-        for _, rows in itertools.groupby(result, key=itemgetter(0)):
-            parts: list[Passage] = []
-            for row in rows:
-                blob = row[-1]
-                if len(blob) != 4 * self._dimension:
-                    self._ids_and_vectors([(row[0], blob)])
-                start, end, tokens, truncated, own = row[6:-1]
-                vector = vectors.from_blobs([blob], self._dimension)[0]
-                parts.append(Passage(start, end, tokens, truncated, own, vector))
-            _, key, text, written, uri, only = row[:6]
-            yield Exported(key, only if text is None else text, written, uri, tuple(parts))
+        for _, group in itertools.groupby(result, key=itemgetter(0)):
+            rows = list(group)
+            _, matrix = self._ids_and_vectors([row[1:3] for row in rows])
+            parts = tuple(
+                Passage(start, end, tokens, truncated, own, vector)
+                for (*_, start, end, tokens, truncated, own), vector in zip(
+                    rows, matrix, strict=True
+                )
+            )
+            key, text, written, uri, only = rows[0][3:8]
+            yield Exported(key, only if text is None else text, written, uri, parts)
 
     def count_chunked(self) -> int:
         """Documents that were split into several passages."""

@@ -20,6 +20,11 @@ def is_gzip(source: Source, file: IO[bytes]) -> bool:
     """By the name of a file, by the first bytes of standard input; `file` is left at its start."""
     if source.path is not None:
         return source.path.suffix.lower() == GZIP
+    return begins_as_gzip(file)
+
+
+def begins_as_gzip(file: IO[bytes]) -> bool:
+    """By the first bytes of a file at its start, where it is left."""
     head = file.read(len(_MAGIC))
     file.seek(0)
     return head == _MAGIC
