@@ -15,12 +15,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
 from engine import vectors
 from engine.admission import Admitted, admit
 from engine.embedding.base import Embedder
+from engine.embedding.words import embed
 from engine.storage.records import KnownDocument, NewDocument, NewPassage
 from engine.storage.store import Store
 from engine.text import chunking, unicode
@@ -35,6 +37,7 @@ from engine.types import (
     Refusal,
     SkipReason,
 )
+from engine.words import Packed
 
 BATCH = 1024
 CHARACTERS = 1 << 20
@@ -45,6 +48,13 @@ EXAMPLES = 5
 STAGES = ("reading", "embedding", "writing")
 UNKNOWN_ROW = 0
 _OVERLAP_SHARE = 8
+
+
+class Embedded(NamedTuple):
+    """The vector (d,) of a text, and those of its words, where they are kept."""
+
+    vector: Float32Array
+    words: Packed | None
 
 
 @dataclass
@@ -80,7 +90,7 @@ class _Prepared:
     checked: list[NewDocument]
     known: dict[str, KnownDocument]
     ready: list[NewDocument]
-    vectors: dict[bytes, Float32Array | str]
+    vectors: dict[bytes, Embedded | str]
     ends: list[EndOfSource]
 
 
@@ -260,7 +270,7 @@ class Ingest:
 
     def _passages(
         self, documents: Sequence[Admitted]
-    ) -> tuple[dict[str, tuple[NewPassage, ...]], dict[bytes, Float32Array | str]]:
+    ) -> tuple[dict[str, tuple[NewPassage, ...]], dict[bytes, Embedded | str]]:
         """Cut and embed; a document any of whose vectors is unusable is refused and left out.
 
         Returns the passages by key, and what every text's hash was embedded to.
@@ -300,21 +310,25 @@ class Ingest:
                     text=document.text[start:end],
                     token_count=counts[text],
                     content_hash=hashes[text],
-                    blob=vectors.to_blob(vector),
+                    blob=vectors.to_blob(embedded.vector),
                     truncated=counts[text] > limit,
+                    words=embedded.words,
                 )
                 for (start, end), text in zip(spans[document.key], parts, strict=True)
-                if not isinstance(vector := found[hashes[text]], str)
+                if not isinstance(embedded := found[hashes[text]], str)
             )
         return made, found
 
     def _vectors(
         self, embedder: Embedder, hashes: dict[str, bytes]
-    ) -> dict[bytes, Float32Array | str]:
+    ) -> dict[bytes, Embedded | str]:
         """A vector for each text, or why it has none; texts the store knows are not embedded."""
         settings = self._store.settings
         with self._store.reading() as view:
-            found: dict[bytes, Float32Array | str] = dict(view.embedded(hashes.values()))
+            found: dict[bytes, Embedded | str] = {
+                key: Embedded(*one) for key, one in view.embedded(hashes.values()).items()
+            }
+            directions = view.directions()
         if self._in_flight is not None:
             shared = self._in_flight.vectors.keys() & hashes.values()
             found |= {key: self._in_flight.vectors[key] for key in shared}
@@ -322,13 +336,14 @@ class Ingest:
         if not missing:
             return found
         started = time.perf_counter()
-        raw = embedder.embed_documents(missing)
+        raw, words = embed(embedder, missing, directions, words=settings.tokens)
         self._tally.seconds["embedding"] += time.perf_counter() - started
         self._tally.counts["embedded"] += len(missing)
         matrix = vectors.from_model(raw, len(missing), settings.dimension, embedder.name)
         unusable = vectors.prepare_usable(matrix, settings.metric)
         for number, text in enumerate(missing):
-            found[hashes[text]] = unusable.get(number, matrix[number])
+            made = Embedded(matrix[number], words[number])
+            found[hashes[text]] = unusable.get(number, made)
         return found
 
     def _rows_to_keep(self, end: EndOfSource) -> IdArray | None:

@@ -83,6 +83,14 @@ class Word:
     end: int
 
 
+class Words(NamedTuple):
+    """The words of a text in order: `spans` (n, 2), the characters [start, end) of each, and
+    `vectors` (n, D), float32, unit rows: each word as its context makes it."""
+
+    spans: IdArray
+    vectors: Float32Array
+
+
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """Which words of `a` find an answer in which words of `b`.

@@ -40,6 +40,7 @@ FLOORS: dict[str, float] = {
     "engine.text": 2,
     "engine.portable": 2.5,
     "engine.samples": 2,
+    "engine.words": 1.5,
     "engine.vectors": 1,
     "engine.files": 1,
     "engine.types": 0,
@@ -53,7 +54,11 @@ FLOORS: dict[str, float] = {
 
 HEAVY = {
     "faiss": {"engine.index.flat", "engine.index.quantised", "engine.index.approximate"},
-    "torch": {"engine.index.scorer", "engine.ranking"},
+    "torch": {
+        "engine.index.scorer",
+        "engine.ranking",
+        "engine.embedding.sentence_transformer",
+    },
     "sentence_transformers": {"engine.embedding.sentence_transformer"},
     "transformers": {"engine.embedding.sentence_transformer"},
     "tokenizers": {"engine.embedding.sentence_transformer"},

@@ -274,6 +274,6 @@ def test_half_precision_is_for_a_gpu(
     difference = np.linalg.norm(found - plain, axis=1)
     assert (difference > 0).all()
     assert (difference < 5e-3).all()
-    words, rows = half.word_vectors("a dog", query=False)
-    assert [word.text for word in words] == ["a", "dog"]
-    assert rows.dtype == np.float32
+    _, (words,) = half.embed_with_words(["a dog"], query=False)
+    assert words.spans.tolist() == [[0, 1], [2, 5]]
+    assert words.vectors.dtype == np.float32

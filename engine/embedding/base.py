@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from engine.types import Float32Array, Word
+from engine.types import Float32Array, Words
 
 
 @runtime_checkable
@@ -49,10 +49,22 @@ class Embedder(Protocol):
 class WordEmbedder(Protocol):
     """An embedder that also gives the vectors of a text's words, in their context."""
 
-    def word_vectors(self, text: str, *, query: bool) -> tuple[list[Word], Float32Array]:
-        """The words of a text and their vectors, (words, dimension of the states), unit rows.
+    @property
+    def word_dimension(self) -> int | None:
+        """Width of a word's vector; None where the model turns out to give none."""
 
-        A word's vector is the mean of its pieces' last hidden states. Words without a letter or
-        a digit are left out, and so is what lies past the model's window. `query` chooses the
-        prompt.
+    def embed_with_words(
+        self, texts: Sequence[str], *, query: bool
+    ) -> tuple[Float32Array, list[Words]]:
+        """What `embed_queries` (or `embed_documents`) gives, and the words of each text.
+
+        One pass of the model gives both. A word's vector is the mean of its pieces' last hidden
+        states, made a unit vector. Words without a letter or a digit are left out, and so is what
+        lies past the model's window. `query` chooses the prompt.
         """
+
+
+def gives_words(embedder: Embedder) -> WordEmbedder | None:
+    """The embedder as one that gives word vectors; None where it does not."""
+    able = isinstance(embedder, WordEmbedder) and embedder.word_dimension is not None
+    return embedder if able and isinstance(embedder, WordEmbedder) else None

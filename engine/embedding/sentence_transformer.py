@@ -8,24 +8,28 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 import numpy as np
+import torch
 from sentence_transformers import SentenceTransformer
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 from transformers.utils import logging as transformers_logging
 
 from engine.embedding.locate import LocatedModel
 from engine.errors import ModelError
-from engine.types import Float32Array, Word
+from engine.types import Float32Array, Words
 from engine.vectors import unit_rows
 
 TOKENS_A_BATCH = 1024
 """Tokens, padding included, that go through the model at once: more is no faster on a CPU."""
 TOKENS_A_BATCH_GPU = 1 << 16
 GPU = "cuda"
+_STATES = "token_embeddings"
+Row = TypeVar("Row")
 
 log = logging.getLogger("attendex")
 
@@ -46,6 +50,7 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 
 _SPECIAL = 2
+_NO_WORDS = Words(np.empty((0, 2), np.int64), np.empty((0, 0), np.float32))
 
 
 class SentenceTransformerEmbedder:
@@ -72,6 +77,8 @@ class SentenceTransformerEmbedder:
         self.max_tokens = self._limit()
         ends = self._tokenizer.encode("a").special_tokens_mask
         self._closing = len(ends) - len("".join(map(str, ends)).rstrip("1"))
+        self._pads_left = getattr(self.model.tokenizer, "padding_side", "right") == "left"
+        self._word_dimension = self._width_of_states()
 
     def embed_documents(self, texts: Sequence[str]) -> Float32Array:
         return self._encode(self.model.encode_document, texts)
@@ -86,60 +93,107 @@ class SentenceTransformerEmbedder:
     def token_spans(self, text: str) -> list[tuple[int, int]]:
         return list(self._tokenizer.encode(text, add_special_tokens=False).offsets)
 
-    def word_vectors(self, text: str, *, query: bool) -> tuple[list[Word], Float32Array]:
+    @property
+    def word_dimension(self) -> int | None:
+        """See `WordEmbedder`; None for models without states of their tokens, as static ones."""
+        return self._word_dimension
+
+    def embed_with_words(
+        self, texts: Sequence[str], *, query: bool
+    ) -> tuple[Float32Array, list[Words]]:
+        """See `WordEmbedder`."""
+        encode = self.model.encode_query if query else self.model.encode_document
         prompt = self.model.prompts.get("query" if query else "document") or ""
-        encoding = self._tokenizer.encode(prompt + text)
-        with self._lock:
-            (found,) = self.model.encode(
-                [text], prompt=prompt, output_value="token_embeddings", show_progress_bar=False
-            )
-        states = found.float().cpu().numpy()
-        pieces: dict[int, list[int]] = {}
-        for at, (word, (start, _)) in enumerate(
-            zip(encoding.word_ids, encoding.offsets, strict=True)
-        ):
-            if word is not None and start >= len(prompt) and at < len(states) - self._closing:
-                pieces.setdefault(word, []).append(at)
-        words: list[Word] = []
-        rows: list[Float32Array] = []
-        for ats in pieces.values():
-            start = encoding.offsets[ats[0]][0] - len(prompt)
-            end = encoding.offsets[ats[-1]][1] - len(prompt)
-            shown = text[start:end]
+        encodings = self._tokenizer.encode_batch([prompt + text for text in texts])
+        counts = [len(one) for one in encodings]
+        matrix = np.empty((len(texts), self.dimension), np.float32)
+        words: list[Words] = [_NO_WORDS] * len(texts)
+        for batch in length_batches(counts, self._budget):
+            found = self._guarded(partial(self._states, encode), [texts[n] for n in batch])
+            for number, (vector, states) in zip(batch, found, strict=True):
+                matrix[number] = vector
+                own = states[-counts[number] :] if self._pads_left else states[: counts[number]]
+                words[number] = self._words(texts[number], len(prompt), encodings[number], own)
+        return matrix, words
+
+    def _words(self, text: str, skipped: int, encoding: Encoding, states: Float32Array) -> Words:
+        """The words of a text behind a prompt of `skipped` characters, from its tokens' states."""
+        spans: list[tuple[int, int]] = []
+        pieces: list[int] = []
+        offsets, numbers = encoding.offsets, encoding.word_ids
+        last = len(states) - self._closing
+        at = 0
+        while at < last:
+            word, first = numbers[at], at
+            at += 1
+            while at < last and numbers[at] == word:
+                at += 1
+            start, end = offsets[first][0] - skipped, offsets[at - 1][1] - skipped
+            shown = text[max(0, start) : end]
+            if word is None or start < 0 or not any(map(str.isalnum, shown)):
+                continue
             start += len(shown) - len(shown.lstrip())
-            if any(c.isalnum() for c in shown):
-                words.append(Word(shown.strip(), start, start + len(shown.strip())))
-                rows.append(states[ats].mean(axis=0))
-        return words, unit_rows(np.array(rows)) if rows else states[:0]
+            spans.append((start, start + len(shown.strip())))
+            pieces += (first, at)
+        if not spans:
+            return Words(np.empty((0, 2), np.int64), states[:0])
+        padded = np.concatenate([states, states[:1]])
+        summed = np.add.reduceat(padded, pieces)[::2]
+        return Words(np.array(spans, dtype=np.int64), unit_rows(summed))
+
+    def _states(
+        self, encode: Callable[..., Any], texts: list[str]
+    ) -> list[tuple[Float32Array, Float32Array]]:
+        """The vector of each text and the states of its tokens, padding included."""
+        found = encode(
+            texts,
+            batch_size=len(texts),
+            show_progress_bar=False,
+            output_value=None,
+            convert_to_numpy=False,
+        )
+        pooled, states = (
+            torch.stack([one[name] for one in found]).float().cpu().numpy()
+            for name in ("sentence_embedding", _STATES)
+        )
+        return list(zip(pooled, states, strict=True))
 
     def _encode(self, encode: Callable[..., Any], texts: Sequence[str]) -> Float32Array:
         """Texts of like length together, so that little is spent on padding."""
+
+        def run(some: list[str]) -> list[Float32Array]:
+            found = encode(
+                some, batch_size=len(some), show_progress_bar=False, convert_to_numpy=True
+            )
+            return list(np.asarray(found, dtype=np.float32))
+
         if not texts:
             return np.empty((0, self.dimension), np.float32)
         counts = self.count_tokens(texts)
         vectors: list[Float32Array | None] = [None] * len(texts)
         for batch in length_batches(counts, self._budget):
-            rows = self._encode_batch(encode, [texts[n] for n in batch])
+            rows = self._guarded(run, [texts[n] for n in batch])
             for number, row in zip(batch, rows, strict=True):
                 vectors[number] = row
         return np.array(vectors, dtype=np.float32)
 
-    def _encode_batch(self, encode: Callable[..., Any], texts: list[str]) -> Float32Array:
+    def _guarded(self, run: Callable[[list[str]], list[Row]], texts: list[str]) -> list[Row]:
         """One pass of the model; a batch that does not fit into memory is halved."""
         try:
             with self._lock:
-                found = encode(
-                    texts, batch_size=len(texts), show_progress_bar=False, convert_to_numpy=True
-                )
-            return np.asarray(found, dtype=np.float32)
+                return run(texts)
         except (RuntimeError, MemoryError) as error:
             if not _is_out_of_memory(error):
                 raise ModelError(f"the model {self.name} failed: {error}") from error
             if len(texts) == 1:
                 raise ModelError(f"not enough memory to embed one text: {error}") from error
         half = len(texts) // 2
-        parts = [self._encode_batch(encode, part) for part in (texts[:half], texts[half:])]
-        return np.concatenate(parts)
+        return self._guarded(run, texts[:half]) + self._guarded(run, texts[half:])
+
+    def _width_of_states(self) -> int | None:
+        (found,) = self.model.encode_document(["a"], output_value=None, convert_to_numpy=False)
+        states = found.get(_STATES)
+        return None if states is None else int(states.shape[-1])
 
     def _limit(self) -> int | None:
         """The window less the special tokens and the longest prompt."""

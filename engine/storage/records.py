@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from engine.settings import RECALL, IndexKind, Metric
 from engine.types import Float32Array, IdArray, Trial
+from engine.words import Packed
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,7 @@ class StoreSettings:
 
     `custom` says that the model is the program's own embedder, which no name finds. `kind`,
     `recall` and `memory` (bytes, for an approximate index) are what `tune` was last told.
+    `tokens` says whether the vectors of a text's words are kept.
     """
 
     model: str
@@ -29,6 +31,7 @@ class StoreSettings:
     store_id: str
     recall: float = RECALL
     memory: int | None = None
+    tokens: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,17 +133,19 @@ def _cache_file(values: Mapping[str, Any]) -> CacheFile:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The counters of one committed generation."""
+    """The counters of one committed generation; `worded` passages have word vectors."""
 
     number: int
     documents: int
     passages: int
     published: Published | None
+    worded: int = 0
+    word_bytes: int = 0
 
 
 class NewPassage(NamedTuple):
     """Characters [start, end) of a document. `content_hash` is None for a caller's own vector;
-    `blob` is the vector as `vectors.to_blob` writes it."""
+    `blob` is the vector as `vectors.to_blob` writes it, `words` those of its words, if any."""
 
     start: int
     end: int
@@ -149,6 +154,7 @@ class NewPassage(NamedTuple):
     content_hash: bytes | None
     blob: bytes
     truncated: bool = False
+    words: Packed | None = None
 
 
 class NewDocument(NamedTuple):

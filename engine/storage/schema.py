@@ -22,7 +22,7 @@ from sqlalchemy import (
     Text,
 )
 
-HEAD: Final = "0001"
+HEAD: Final = "0003"
 """The schema this program reads and writes; revisions are numbered in order."""
 
 metadata = MetaData(
@@ -53,9 +53,12 @@ generation = Table(
     Column("documents", Integer, nullable=False),
     Column("passages", Integer, nullable=False),
     Column("published", JSON(none_as_null=True)),
+    Column("worded", Integer, nullable=False, server_default="0"),
+    Column("word_bytes", Integer, nullable=False, server_default="0"),
 )
 """One row. `number` grows by one with every commit; `published` names the index file (a cache)
-that holds the passages of an earlier generation."""
+that holds the passages of an earlier generation. `worded` counts the rows of `passage_words`,
+`word_bytes` the bytes of their vectors."""
 
 sources = Table(
     "sources",
@@ -117,6 +120,32 @@ Index(
     sqlite_where=passages.c.truncated,
     postgresql_where=passages.c.truncated,
 )
+
+passage_words = Table(
+    "passage_words",
+    metadata,
+    Column(
+        "passage_id",
+        Integer,
+        ForeignKey("passages.id", ondelete="CASCADE"),
+        primary_key=True,
+        autoincrement=False,
+    ),
+    Column("width", Integer, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+)
+"""The word vectors of passages that were embedded, as `engine.words` packs them."""
+
+directions = Table(
+    "directions",
+    metadata,
+    Column("id", Integer, CheckConstraint("id = 1", name="single"), primary_key=True),
+    Column("words", Integer, nullable=False),
+    Column("width", Integer, nullable=False),
+    Column("matrix", LargeBinary, nullable=False),
+)
+"""At most one row: what word vectors are projected on, float32 (D, width) little-endian, fitted
+once on so many words."""
 
 tombstones = Table(
     "tombstones",

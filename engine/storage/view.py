@@ -12,23 +12,25 @@ import sqlalchemy as sa
 
 from engine import vectors
 from engine.errors import CorruptionError
-from engine.storage import database
+from engine.storage import database, words
 from engine.storage.filters import to_sql
 from engine.storage.records import Changes, KnownDocument, PassageRow, Published, State
 from engine.storage.schema import (
     documents,
     fields,
+    passage_words,
     passages,
     sources,
     tombstones,
 )
 from engine.storage.where import Filter, check_fields
+from engine.words import Packed
 from engine.types import Exported, Float32Array, IdArray, Passage, StoredDocument
 
 _ROWS_A_FETCH = 1024
 _VALUES_A_QUERY = 16_384
 
-_STATE = "SELECT number, documents, passages, published FROM generation"
+_STATE = "SELECT number, documents, passages, published, worded, word_bytes FROM generation"
 _PASSAGES = """
     SELECT p.id, p.document_id, d."key", p.text, p.start, p."end", d.metadata
     FROM passages AS p JOIN documents AS d ON d.id = p.document_id
@@ -67,9 +69,10 @@ class View:
         self._dimension = dimension
 
     def state(self) -> State:
-        number, held, parts, published = self.connection.exec_driver_sql(_STATE).one()
+        row = self.connection.exec_driver_sql(_STATE).one()
+        number, held, parts, published, worded, word_bytes = row
         found = None if published is None else Published.from_json(published)
-        return State(number, held, parts, found)
+        return State(number, held, parts, found, worded, word_bytes)
 
     def changes(self, *, after_passage: int, after_generation: int) -> Changes:
         """Passages appended after an id, and ids deleted after a generation."""
@@ -110,13 +113,45 @@ class View:
         found = rows_in(self.connection, query, d.key, keys)
         return {row[0]: KnownDocument._make(row[1:]) for row in found}
 
-    def embedded(self, hashes: Collection[bytes]) -> dict[bytes, Float32Array]:
-        """Vectors of texts that were embedded before, by content hash."""
+    def embedded(
+        self, hashes: Collection[bytes]
+    ) -> dict[bytes, tuple[Float32Array, Packed | None]]:
+        """Vectors of texts that were embedded before, and of their words, by content hash."""
         p = passages.c
         query = sa.select(p.content_hash, p.id, p.vector)
         rows = list(rows_in(self.connection, query, p.content_hash, hashes))
-        _, matrix = self._ids_and_vectors([row[1:] for row in rows])
-        return dict(zip((row[0] for row in rows), matrix, strict=True))
+        ids, matrix = self._ids_and_vectors([row[1:] for row in rows])
+        packed = self.words(ids.tolist())
+        found: dict[bytes, tuple[Float32Array, Packed | None]] = {}
+        for (content_hash, id_, _), vector in zip(rows, matrix, strict=True):
+            if content_hash not in found or id_ in packed:
+                found[content_hash] = vector, packed.get(id_)
+        return found
+
+    def words(self, ids: Sequence[int]) -> dict[int, Packed]:
+        """The word vectors of passages, of those that have them, by passage id."""
+        return words.read(self.connection, database.dump_json(list(ids))) if ids else {}
+
+    def directions(self) -> Float32Array | None:
+        """What word vectors are projected on (D, width); None while they have their full width."""
+        return words.read_directions(self.connection)
+
+    def wordless(self, after: int, limit: int) -> list[tuple[int, str]]:
+        """Id and text of embedded passages without word vectors, the first past an id."""
+        p = passages.c
+        query = (
+            sa.select(p.id, p.text)
+            .outerjoin(passage_words)
+            .where(p.id > after, p.content_hash.is_not(None), passage_words.c.passage_id.is_(None))
+            .order_by(p.id)
+            .limit(limit)
+        )
+        return [(row.id, row.text) for row in self.connection.execute(query)]
+
+    def count_wordless(self) -> int:
+        """Embedded passages without word vectors."""
+        own = sa.select(sa.func.count()).where(passages.c.content_hash.is_(None))
+        return self.state().passages - self._count(own) - self.state().worded
 
     def allowed(self, where: Filter) -> IdArray:
         """Ids of the passages whose document meets the filter, ascending.

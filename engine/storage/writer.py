@@ -9,11 +9,23 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
+from engine.storage import words
 from engine.storage.records import NewDocument
-from engine.storage.schema import documents, fields, generation, passages, sources, tombstones
+from engine.storage.schema import (
+    directions,
+    documents,
+    fields,
+    generation,
+    passage_words,
+    passages,
+    sources,
+    tombstones,
+)
 from engine.storage.view import View, in_list, rows_in
 from engine.storage.where import field_name, shape
+from engine.storage.words import Amount
 from engine.types import IdArray
+from engine.words import Packed
 
 _ROWS_A_STATEMENT = 2048
 
@@ -29,6 +41,7 @@ class Writer:
         self._last_passage: int = row.last_passage_id
         self._documents: int = row.documents
         self._passages: int = row.passages
+        self._words = Amount(row.worded, row.word_bytes)
         self._sources: dict[str, int] = {}
         self._fields: set[str] = set()
         self._changed = False
@@ -50,6 +63,7 @@ class Writer:
         updates: list[dict[str, Any]] = []
         labels: list[dict[str, Any]] = []
         new_passages: list[tuple[Any, ...]] = []
+        new_words: list[tuple[int, Packed]] = []
         row_ids: dict[str, int] = {}
         for document in batch:
             key, content_hash, _, _, written, uri, parts = document
@@ -72,7 +86,9 @@ class Writer:
                     updates.append(row)
             for ordinal, part in enumerate(parts or ()):
                 self._last_passage += 1
-                start, end, text, tokens, part_hash, blob, truncated = part
+                start, end, text, tokens, part_hash, blob, truncated, packed = part
+                if packed is not None:
+                    new_words.append((self._last_passage, packed))
                 measured = (tokens, truncated, part_hash)
                 new_passages.append(
                     (self._last_passage, row_id, ordinal, start, end, *measured, text, blob)
@@ -81,11 +97,26 @@ class Writer:
         for rows in filter(None, (updates, labels)):
             self._connection.execute(_update_of(rows[0]), rows)
         self._insert(passages, new_passages)
+        self.add_words(new_words)
         self._documents += len(inserts)
         self._passages += len(new_passages)
         self._register_fields(batch)
         self._changed = True
         return row_ids
+
+    def add_words(self, rows: Sequence[tuple[int, Packed]]) -> None:
+        """Keep the word vectors of passages that have none yet, by passage id."""
+        added = words.insert(self._connection, rows)
+        held = Amount(self._words.passages + added.passages, self._words.bytes + added.bytes)
+        self._words = words.fit_if_due(self._connection, held) if rows else held
+        self._changed |= bool(rows)
+
+    def drop_words(self) -> None:
+        """Forget all word vectors and what they are projected on."""
+        for table in (passage_words, directions):
+            self._connection.execute(sa.delete(table))
+        self._words = Amount(0, 0)
+        self._changed = True
 
     def _insert(self, table: sa.Table, rows: Sequence[tuple[Any, ...]]) -> None:
         """Insert rows of all the table's columns, in order, many by one statement.
@@ -149,6 +180,9 @@ class Writer:
                 sa.select(passages.c.id, sa.literal(self._number)).where(chosen),
             )
         )
+        of_them = passage_words.c.passage_id.in_(sa.select(passages.c.id).where(chosen))
+        lost = words.amount(self._connection, of_them)
+        self._words = Amount(self._words.passages - lost.passages, self._words.bytes - lost.bytes)
         self._passages -= self._connection.execute(sa.delete(passages).where(chosen)).rowcount
 
     def _source(self, uri: str | None, is_finished: Callable[[str], bool] | None) -> int | None:
@@ -191,6 +225,8 @@ class Writer:
                 last_passage_id=self._last_passage,
                 documents=self._documents,
                 passages=self._passages,
+                worded=self._words.passages,
+                word_bytes=self._words.bytes,
             )
         )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from engine.types import Words
+
 _WORDS = """
     a about above after again against all am an and any are aren't as at be because been before
     being below between both but by can can't cannot could couldn't did didn't do does doesn't
@@ -20,3 +22,11 @@ def is_content(word: str) -> bool:
     """Whether a word says something by itself; a piece of a contraction (don't: t) does not."""
     lowered = word.lower().replace("’", "'")
     return lowered not in STOP_WORDS and lowered not in {"s", "t", "d", "ll", "m", "re", "ve"}
+
+
+def content(text: str, words: Words) -> Words:
+    """The words of a text that say something by themselves; all of them, where none does."""
+    kept = [n for n, (start, end) in enumerate(words.spans.tolist()) if is_content(text[start:end])]
+    if not kept or len(kept) == len(words.spans):
+        return words
+    return Words(words.spans[kept], words.vectors[kept])

@@ -1,0 +1,127 @@
+"""A text's word vectors in few bytes: projected, int8 with a scale a word, and where each word is.
+
+A word's vector x (unit) is kept as whole numbers a = round(127 x / max|x|) in [-127, 127] and the
+scale 1 / |a|, so that a row read back has length 1. Once enough words are known they are first
+projected on the principal directions P (D, WIDTH) of a sample, uncentred: the eigenvectors of
+X'X with the greatest eigenvalues, which of all WIDTH directions keep the most of the words' inner
+products (Eckart and Young, 1936). A row is laid out for the whole passage as
+int8 (n, width), float16 (n,), uint32 (n,) starts, uint16 (n,) lengths, little-endian.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from engine.types import Float32Array, IdArray, Words
+from engine.vectors import unit_rows
+
+WIDTH: Final = 128
+FIT_AT: Final = 20_000
+"""So many words are known before the directions are fitted."""
+FIT_ON: Final = 60_000
+"""At most so many words they are fitted on."""
+_LEVELS = 127.0
+_EXTRA = 2 + 4 + 2
+_LONGEST = (1 << 16) - 1
+
+
+class Packed(NamedTuple):
+    """The word vectors of a passage as bytes, `width` whole numbers a word."""
+
+    width: int
+    data: bytes
+
+    @property
+    def count(self) -> int:
+        """How many words they are."""
+        return len(self.data) // (self.width + _EXTRA)
+
+    @property
+    def is_sound(self) -> bool:
+        """The bytes are a whole number of words."""
+        return self.width > 0 and len(self.data) % (self.width + _EXTRA) == 0
+
+
+def pack(words: Words, directions: Float32Array | None) -> Packed:
+    """Words as bytes, projected where there are directions (D, WIDTH)."""
+    rows = words.vectors if directions is None else project(words.vectors, directions)
+    largest = np.abs(rows).max(axis=1, keepdims=True, initial=0.0)
+    codes = np.rint(rows * (_LEVELS / np.where(largest > 0, largest, 1.0))).astype(np.int8)
+    starts = words.spans[:, 0].astype("<u4")
+    lengths = np.minimum(words.spans[:, 1] - words.spans[:, 0], _LONGEST).astype("<u2")
+    parts = (codes, _scales(codes), starts, lengths)
+    return Packed(rows.shape[1], b"".join(part.tobytes() for part in parts))
+
+
+def unpack(packed: Packed) -> Words:
+    """The words of a passage: spans (n, 2) and unit vectors (n, width)."""
+    (words,) = unpack_all([packed])
+    return words
+
+
+def unpack_all(many: Sequence[Packed]) -> list[Words]:
+    """The words of several passages of one width."""
+    codes, scales, spans, cuts = _parts(many)
+    rows = codes.astype(np.float32)
+    rows *= scales[:, None]
+    return [
+        Words(spans[start:stop], rows[start:stop])
+        for start, stop in pairwise(cuts)
+    ]
+
+
+def repack(packed: Packed, directions: Float32Array) -> Packed:
+    """Words packed at full width, projected; those that are already stay as they are."""
+    if packed.width == directions.shape[1]:
+        return packed
+    return pack(unpack(packed), directions)
+
+
+def project(rows: Float32Array, directions: Float32Array) -> Float32Array:
+    """Unit rows (n, D) on directions (D, w), unit again: (n, w)."""
+    return unit_rows(rows @ directions)
+
+
+def fit(rows: Float32Array, width: int = WIDTH) -> Float32Array:
+    """The `width` principal directions of unit rows (n, D), uncentred: (D, width), float32.
+
+    A direction's sign is such that its greatest component is positive, so the same rows give the
+    same directions everywhere.
+    """
+    _, vectors = np.linalg.eigh(rows.T.astype(np.float64) @ rows.astype(np.float64))
+    chosen = vectors[:, ::-1][:, :width]
+    peaks = chosen[np.abs(chosen).argmax(axis=0), np.arange(chosen.shape[1])]
+    return np.ascontiguousarray(chosen * np.where(peaks < 0, -1.0, 1.0), dtype=np.float32)
+
+
+def _scales(codes: np.ndarray[tuple[int, int], np.dtype[np.int8]]) -> np.ndarray[
+    tuple[int], np.dtype[np.float16]
+]:
+    lengths = np.sqrt(np.square(codes, dtype=np.int32).sum(axis=1, dtype=np.int64))
+    return (1.0 / np.where(lengths > 0, lengths, 1.0)).astype("<f2")
+
+
+def _parts(
+    many: Sequence[Packed],
+) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.int8]], Float32Array, IdArray, list[int]]:
+    """Codes, scales and spans of all, end to end, and where each passage begins."""
+    width = many[0].width
+    codes, scales, spans, cuts = [], [], [], [0]
+    for packed in many:
+        n, data = packed.count, packed.data
+        codes.append(np.frombuffer(data, np.int8, n * width).reshape(n, width))
+        scales.append(np.frombuffer(data, "<f2", n, n * width))
+        starts = np.frombuffer(data, "<u4", n, n * (width + 2)).astype(np.int64)
+        lengths = np.frombuffer(data, "<u2", n, n * (width + 6))
+        spans.append(np.stack([starts, starts + lengths], axis=1))
+        cuts.append(cuts[-1] + n)
+    return (
+        np.concatenate(codes),
+        np.concatenate(scales).astype(np.float32),
+        np.concatenate(spans),
+        cuts,
+    )
