@@ -34,7 +34,7 @@ FLOORS: dict[str, float] = {
     "engine.pruning": 4,
     "engine.ranking": 3,
     "engine.storage.store": 3,
-    "engine.storage": 2,
+    "engine.storage": 2.2,
     "engine.embedding": 2,
     "engine.index": 2,
     "engine.text": 2,

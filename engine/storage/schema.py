@@ -22,7 +22,7 @@ from sqlalchemy import (
     Text,
 )
 
-HEAD: Final = "0001"
+HEAD: Final = "0002"
 """The schema this program reads and writes; revisions are numbered in order."""
 
 metadata = MetaData(

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from engine import vectors
 from engine.errors import CorruptionError
-from engine.storage import database
+from engine.storage import database, lexical
 from engine.storage.filters import to_sql
 from engine.storage.records import Changes, KnownDocument, PassageRow, Published, State
 from engine.storage.schema import (
@@ -23,10 +23,11 @@ from engine.storage.schema import (
     tombstones,
 )
 from engine.storage.where import Filter, check_fields
-from engine.types import Exported, Float32Array, IdArray, Passage, StoredDocument
+from engine.types import Exported, Float32Array, Float64Array, IdArray, Passage, StoredDocument
 
 _ROWS_A_FETCH = 1024
 _VALUES_A_QUERY = 16_384
+MOST_COUNTED = 65_536
 
 _STATE = "SELECT number, documents, passages, published FROM generation"
 _PASSAGES = """
@@ -133,6 +134,16 @@ class View:
             .order_by(passages.c.id)
         ).all()
         return np.array(rows, dtype=np.int64)
+
+    def lexical(
+        self, expression: str, k: int, allowed: IdArray | None = None
+    ) -> tuple[IdArray, Float64Array]:
+        """The `k` best passages by BM25, as `lexical.best` gives them."""
+        return lexical.best(self.connection, expression, k, allowed)
+
+    def document_frequencies(self, words: Sequence[str]) -> list[int]:
+        """How many passages hold each word, counted up to `MOST_COUNTED`."""
+        return lexical.document_frequencies(self.connection, words, MOST_COUNTED)
 
     def field_names(self) -> set[str]:
         return set(self.connection.scalars(sa.select(fields.c.name)).all())

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
+from engine.storage import lexical
 from engine.storage.records import NewDocument
 from engine.storage.schema import documents, fields, generation, passages, sources, tombstones
 from engine.storage.view import View, in_list, rows_in
@@ -16,6 +17,7 @@ from engine.storage.where import field_name, shape
 from engine.types import IdArray
 
 _ROWS_A_STATEMENT = 2048
+_TEXT = passages.columns.keys().index("text")
 
 
 class Writer:
@@ -81,6 +83,7 @@ class Writer:
         for rows in filter(None, (updates, labels)):
             self._connection.execute(_update_of(rows[0]), rows)
         self._insert(passages, new_passages)
+        lexical.insert(self._connection, [(row[0], row[_TEXT]) for row in new_passages])
         self._documents += len(inserts)
         self._passages += len(new_passages)
         self._register_fields(batch)
@@ -142,6 +145,7 @@ class Writer:
         """Delete the passages of documents, keeping their ids as tombstones for the index."""
         if not document_ids:
             return
+        lexical.remove(self._connection, document_ids)
         chosen = in_list(passages.c.document_id, document_ids)
         self._connection.execute(
             sa.insert(tombstones).from_select(
