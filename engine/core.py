@@ -6,18 +6,17 @@ Importing it is light: the model, FAISS and torch are loaded by the first call t
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from engine import opening
 from engine.embedding.base import Embedder
 from engine.errors import DocumentNotFoundError, InvalidInputError
+from engine.searching import Searching, Where
 from engine.session import text_list
-from engine.settings import DEFAULT_K, DEFAULT_MODEL, IndexSpec
-from engine.storage.where import Filter, as_filter
+from engine.settings import DEFAULT_MODEL, IndexSpec
+from engine.storage.where import as_filter
 from engine.types import (
-    Explanation,
-    SearchResult,
     Stats,
     StoredDocument,
     VerifyReport,
@@ -26,14 +25,10 @@ from engine.writing import Writing
 
 if TYPE_CHECKING:
     from engine.ranking.contract import Reranker
-    from engine.search import Query
     from engine.transfer import ExportFile
 
-Where = str | Mapping[str, Any] | None
-"""A filter on metadata: an expression, or field -> value or list of values; None for none."""
 
-
-class Engine(Writing):
+class Engine(Writing, Searching):
     """An open store and the model that embedded it. Threads may share one.
 
     Use `Engine.create` for a new store, `Engine.open` for an existing one, and close it (or use
@@ -119,95 +114,6 @@ class Engine(Writing):
             raise DocumentNotFoundError(missing)
         return [found[id_] for id_ in wanted]
 
-    def search(
-        self,
-        query: str,
-        *,
-        k: int = DEFAULT_K,
-        where: Where = None,
-        rerank: bool = True,
-        passages: bool = False,
-        exact: bool = False,
-    ) -> SearchResult:
-        """The `k` documents closest to a text; fewer where the store, or the filter, has fewer.
-
-        `where` filters on metadata: an expression ("year >= 2000 and lang = 'en'") or a mapping
-        of field to value or list of values. With `rerank`, every hit gets its softmax weight;
-        with `passages`, a long document is answered by each of its passages that is near. Answers
-        are exact unless the store has an approximate index (`tune`); then with `exact` they are.
-        Raises `InvalidInputError` for an empty query or k < 1, `FilterError`.
-        """
-        (result,) = self.search_many(
-            [query], k=k, where=where, rerank=rerank, passages=passages, exact=exact
-        )
-        if result.error is not None:
-            raise result.error
-        return result
-
-    def search_many(
-        self,
-        queries: Sequence[str],
-        *,
-        k: int = DEFAULT_K,
-        where: Where = None,
-        rerank: bool = True,
-        passages: bool = False,
-        exact: bool = False,
-    ) -> list[SearchResult]:
-        """`search` for many texts at once, one result each, in order.
-
-        A text that cannot be searched for gives a result with `error` set; the others are
-        answered.
-        """
-        from engine import search
-
-        if isinstance(queries, str | bytes) or not isinstance(queries, Iterable):
-            raise InvalidInputError("search_many takes a list of texts; use search for one")
-        search.check_k(k)
-        condition = as_filter(where)
-        self._check_open()
-        asked = search.text_queries(list(queries), self._models.load, self._store.settings)
-        return search.answers(
-            asked, lambda some: self._answer(some, k, condition, rerank, passages, exact)
-        )
-
-    def search_vectors(
-        self,
-        matrix: object,
-        *,
-        k: int = DEFAULT_K,
-        where: Where = None,
-        rerank: bool = True,
-        passages: bool = False,
-        exact: bool = False,
-    ) -> list[SearchResult]:
-        """`search_many` for query vectors: a numeric matrix (m, d), a row a query.
-
-        Rows are normalised for cosine; the matrix is not changed. A row of NaN, infinity or
-        (for cosine) zeros gives a result with `error` set. Raises `DimensionError` for another
-        width than the store's.
-        """
-        from engine import search
-
-        search.check_k(k)
-        condition = as_filter(where)
-        self._check_open()
-        asked = search.vector_queries(matrix, self._store.settings)
-        return search.answers(
-            asked, lambda some: self._answer(some, k, condition, rerank, passages, exact)
-        )
-
-    def explain(self, a: str, b: str) -> Explanation:
-        """Which words of `a`, read as a query, find an answer in which words of `b`.
-
-        Raises `InvalidInputError` for an empty text, `ModelError` where the store's embedder
-        gives no word vectors.
-        """
-        from engine.explaining import explain
-
-        self._check_open()
-        return explain(self._models.load(), self._store.settings.metric, a, b)
-
     def stats(self) -> Stats:
         """What the store holds; loads neither the model nor the index."""
         self._check_open()
@@ -261,44 +167,3 @@ class Engine(Writing):
 
         self._check_open()
         transfer.backup(self._store, path, overwrite=overwrite)
-
-    def _answer(
-        self,
-        queries: list[Query],
-        k: int,
-        where: Filter | None,
-        rerank: bool,
-        passages: bool,
-        exact: bool,
-    ) -> list[SearchResult]:
-        from engine import search
-        from engine.upkeep import IndexReplaced
-
-        keeper = self._open_index()
-        reranker = self._reranking() if rerank else None
-        while True:
-            with self._store.reading() as view:
-                try:
-                    snapshot = keeper.snapshot(view)
-                except IndexReplaced:
-                    continue
-                allowed = None if where is None else view.allowed(where)
-                results = search.run(
-                    view,
-                    snapshot,
-                    queries,
-                    k,
-                    allowed,
-                    reranker,
-                    passages=passages,
-                    exact=exact,
-                )
-            keeper.repair()
-            return results
-
-    def _reranking(self) -> Reranker:
-        if self._reranker is None:
-            from engine.ranking.rerank import AttentionReranker
-
-            self._reranker = AttentionReranker()
-        return self._reranker

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from engine import vectors
-from engine.embedding.base import Embedder, WordEmbedder
+from engine.embedding.base import Embedder, gives_words
 from engine.errors import InvalidInputError, ModelError
 from engine.ranking import explain as attention
 from engine.settings import Metric
 from engine.text import unicode
-from engine.text.stopwords import is_content
-from engine.types import Explanation, Float32Array, Word
+from engine.text.stopwords import content
+from engine.types import Explanation
+from engine.wording import words_at
 
 
 def explain(embedder: Embedder, metric: Metric, a: str, b: str) -> Explanation:
@@ -23,22 +24,17 @@ def explain(embedder: Embedder, metric: Metric, a: str, b: str) -> Explanation:
             raise InvalidInputError(f"there is nothing to explain in {text!r}; give two texts")
         if fault := unicode.fault(text):
             raise InvalidInputError(f"a text cannot be used: {fault}")
-    if not isinstance(embedder, WordEmbedder):
+    able = gives_words(embedder)
+    if able is None:
         raise ModelError(f"the model {embedder.name} gives no word vectors to explain with")
-    query, document = (
-        vectors.prepare(vectors.from_model(raw, 1, embedder.dimension, embedder.name), metric)
-        for raw in (
-            embedder.embed_queries([unicode.composed(a)]),
-            embedder.embed_documents([unicode.composed(b)]),
-        )
-    )
-    words_a, rows_a = _content(*embedder.word_vectors(a, query=True))
-    words_b, rows_b = _content(*embedder.word_vectors(b, query=False))
-    similarity = float(vectors.similarities(document, query[0], metric)[0])
-    return attention.explain((a, b), (words_a, words_b), (rows_a, rows_b), similarity)
-
-
-def _content(words: list[Word], rows: Float32Array) -> tuple[list[Word], Float32Array]:
-    """The content words and their vectors; all words where there is no content word."""
-    kept = [n for n, word in enumerate(words) if is_content(word.text)]
-    return ([words[n] for n in kept], rows[kept]) if kept else (words, rows)
+    pooled, words, rows = [], [], []
+    for text, is_query in ((a, True), (b, False)):
+        plain = unicode.composed(text)
+        raw, (found,) = able.embed_with_words([plain], query=is_query)
+        matrix = vectors.from_model(raw, 1, embedder.dimension, embedder.name)
+        pooled.append(vectors.prepare(matrix, metric))
+        kept = content(plain, found)
+        words.append(words_at(text, 0, kept))
+        rows.append(kept.vectors)
+    similarity = float(vectors.similarities(pooled[1], pooled[0][0], metric)[0])
+    return attention.explain((a, b), (words[0], words[1]), (rows[0], rows[1]), similarity)

@@ -319,9 +319,7 @@ class Ingest:
             )
         return made, found
 
-    def _vectors(
-        self, embedder: Embedder, hashes: dict[str, bytes]
-    ) -> dict[bytes, Embedded | str]:
+    def _vectors(self, embedder: Embedder, hashes: dict[str, bytes]) -> dict[bytes, Embedded | str]:
         """A vector for each text, or why it has none; texts the store knows are not embedded."""
         settings = self._store.settings
         with self._store.reading() as view:

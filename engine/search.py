@@ -1,4 +1,4 @@
-"""The read route: query -> vector -> candidates -> rows -> rerank -> hits.
+"""The read route: query -> candidates -> words -> rerank -> hits.
 
 One search reads one snapshot of the database from end to end, so an answer never mixes two
 generations. Query texts are embedded together, candidates of several queries scored together.
@@ -7,34 +7,25 @@ generations. Query texts are embedded together, candidates of several queries sc
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 
-from engine import vectors
-from engine.embedding.base import Embedder
+from engine import candidates
+from engine.candidates import Candidate, Clock, Options
 from engine.errors import InvalidInputError
-from engine.index.contract import Candidates
 from engine.index.snapshot import Snapshot
+from engine.queries import Query
+from engine.ranking.confidence import effective_number, holding
 from engine.ranking.contract import Reranked, Reranker, RerankInput
-from engine.storage.records import PassageRow, StoreSettings
+from engine.settings import Mode
+from engine.storage.records import StoreSettings
 from engine.storage.view import View
-from engine.text import unicode
-from engine.types import Float32Array, Hit, IdArray, SearchResult
+from engine.types import Explanation, Float64Array, Hit, IdArray, SearchResult
+from engine.wording import Wording
 
-CANDIDATES = 50
-"""How many documents the first stage finds for the rerank stage, where k is not more."""
-_RERANK_BATCH = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """One query ready to be searched: its unit (or raw, for ip) vector and what to say of it."""
-
-    vector: Float32Array
-    text: str | None = None
-    notes: tuple[str, ...] = ()
+MOST_ATTENDED = 2000
+"""Of more candidates than these no words are read: the ranking is by cosine and BM25."""
 
 
 def check_k(k: int) -> int:
@@ -44,214 +35,157 @@ def check_k(k: int) -> int:
     return int(k)
 
 
-def text_fault(text: object) -> str | None:
-    """Why a text cannot be searched for, or None."""
-    if not isinstance(text, str):
-        return f"a query must be a text, not {type(text).__name__}"
-    if unicode.is_blank(text):
-        return "the query is empty; write the words to search for"
-    if fault := unicode.fault(text):
-        return f"the query cannot be used: {fault}"
-    return None
+def as_mode(mode: object) -> Mode:
+    """A mode by value or name; None is hybrid."""
+    if mode is None:
+        return Mode.HYBRID
+    try:
+        return Mode(mode)
+    except ValueError:
+        known = ", ".join(member.value for member in Mode)
+        raise InvalidInputError(f"unknown mode {mode!r}; choose one of: {known}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class Unanswerable:
-    """One query of several that cannot be searched for, and why."""
-
-    text: str | None
-    fault: str
-
-
-def text_queries(
-    texts: Sequence[object], embedder: Callable[[], Embedder], settings: StoreSettings
-) -> list[Query | Unanswerable]:
-    """A query of each text; those that can be are embedded together. Raises `ModelError`."""
-    faults = {n: fault for n, text in enumerate(texts) if (fault := text_fault(text))}
-    usable = [text for n, text in enumerate(texts) if n not in faults and isinstance(text, str)]
-    embedded = iter(_embed(embedder(), usable, settings) if usable else ())
-    return [
-        Unanswerable(text if isinstance(text, str) else None, faults[n])
-        if n in faults
-        else next(embedded)
-        for n, text in enumerate(texts)
-    ]
-
-
-def vector_queries(matrix: object, settings: StoreSettings) -> list[Query | Unanswerable]:
-    """A query of each row of a matrix. Raises `InvalidInputError` where it is none."""
-    given = vectors.as_matrix(matrix, settings.dimension, where="the query matrix")
-    rows = given.copy()
-    faults = vectors.prepare_usable(rows, settings.metric)
-    return [
-        Unanswerable(None, f"query vector {n} {faults[n]}") if n in faults else Query(row)
-        for n, row in enumerate(rows)
-    ]
-
-
-def _embed(
-    embedder: Embedder, texts: Sequence[str], settings: StoreSettings
-) -> list[Query | Unanswerable]:
-    plain = [unicode.composed(text) for text in texts]
-    raw = embedder.embed_queries(plain)
-    matrix = vectors.from_model(raw, len(plain), settings.dimension, embedder.name)
-    unusable = vectors.prepare_usable(matrix, settings.metric)
-    limit = embedder.max_tokens
-    counts = [0] * len(plain) if limit is None else embedder.count_tokens(plain)
-    queries: list[Query | Unanswerable] = []
-    for n, (text, count) in enumerate(zip(texts, counts, strict=True)):
-        if n in unusable:
-            fault = f"the query cannot be compared: its vector {unusable[n]}"
-            queries.append(Unanswerable(text, fault))
-            continue
-        note = f"the query has {count} tokens and the model reads {limit}: the rest was left out"
-        cut = limit is not None and count > limit
-        queries.append(Query(matrix[n], text, (note,) if cut else ()))
-    return queries
-
-
-def answers(
-    queries: Sequence[Query | Unanswerable], answer: Callable[[list[Query]], list[SearchResult]]
-) -> list[SearchResult]:
-    """A result for each query, in order; one that cannot be answered has its `error` set."""
-    asked = [query for query in queries if isinstance(query, Query)]
-    results = iter(answer(asked) if asked else ())
-    return [
-        SearchResult(query.text, (), error=InvalidInputError(query.fault))
-        if isinstance(query, Unanswerable)
-        else next(results)
-        for query in queries
-    ]
+def check_mass(mass: object) -> float | None:
+    """A share in (0, 1], or None."""
+    if mass is None:
+        return None
+    if isinstance(mass, bool) or not isinstance(mass, int | float) or not 0 < mass <= 1:
+        raise InvalidInputError(f"mass must be a share above 0 and up to 1, not {mass!r}")
+    return float(mass)
 
 
 def run(
     view: View,
-    snapshot: Snapshot,
+    snapshot: Snapshot | None,
     queries: Sequence[Query],
-    k: int,
+    options: Options,
     allowed: IdArray | None,
+    settings: StoreSettings,
     reranker: Reranker | None,
-    *,
-    passages: bool = False,
-    exact: bool = False,
+    clock: Clock,
 ) -> list[SearchResult]:
     """Answer queries on one snapshot; `allowed` are the passage ids a filter leaves, ascending.
 
     A document is answered once, by its best passage, or with `passages` by each that is near.
-    With `exact` no approximate index is used.
+    Without a reranker the order is that of the first stage.
     """
-    if reranker is None:
-        found = _find(view, snapshot, queries, k, allowed, passages, exact)
-        return [_plain_result(query, rows) for query, rows in zip(queries, found, strict=True)]
-    found = _find(view, snapshot, queries, max(k, CANDIDATES), allowed, passages, exact)
-    results: list[SearchResult] = []
-    for start in range(0, len(queries), _RERANK_BATCH):
-        asked = queries[start : start + _RERANK_BATCH]
-        chosen = found[start : start + _RERANK_BATCH]
-        inputs = [_rerank_input(snapshot, *pair) for pair in zip(asked, chosen, strict=True)]
-        results += [
-            _reranked_result(*triple)
-            for triple in zip(asked, chosen, reranker.rerank(inputs, k), strict=True)
-        ]
+    found = candidates.find(view, snapshot, queries, options, allowed, settings.metric, clock)
+    wording = Wording(view, settings, clock)
+    results = []
+    for query, near in zip(queries, found, strict=True):
+        if reranker is None or snapshot is None:
+            results.append(_plain_result(query, near[: options.k], options, clock))
+            continue
+        asked = _rerank_input(snapshot, query, near, options, wording, clock)
+        with clock.stage("rerank"):
+            (ranked,) = reranker.rerank([asked], options.k)
+        count = len(ranked.order)
+        if options.mass is not None:
+            count = holding(ranked.weights, options.mass)
+        explanations: Sequence[Explanation | None] = [None] * count
+        if options.explain:
+            with clock.stage("explain"):
+                explanations = wording.explanations(query, near, ranked, count)
+        results.append(_result(query, near, ranked, asked, explanations, clock))
     return results
 
 
-Found = list[tuple[PassageRow, float]]
-"""The best passage of each document with its similarity, best first."""
-
-
-def _find(
-    view: View,
+def _rerank_input(
     snapshot: Snapshot,
-    queries: Sequence[Query],
-    k: int,
-    allowed: IdArray | None,
-    passages: bool,
-    exact: bool,
-) -> list[Found]:
-    """For each query the k best documents, each by its best passage, or the k best passages.
-
-    A document's further passages take places among the candidates, so more are asked for until
-    there are k documents or no passages left.
-    """
-    found: list[Found] = [[] for _ in queries]
-    open_numbers = list(range(len(queries)))
-    wanted = k
-    while open_numbers:
-        candidates = _candidates(
-            snapshot, [queries[n] for n in open_numbers], wanted, allowed, exact
+    query: Query,
+    near: Sequence[Candidate],
+    options: Options,
+    wording: Wording,
+    clock: Clock,
+) -> RerankInput:
+    with clock.stage("fetch"):
+        return RerankInput(
+            query=query.vector,
+            vectors=snapshot.vectors([one.row.id for one in near]),
+            similarities=np.array([one.similarity for one in near], dtype=np.float64),
+            text=query.text,
+            texts=[one.row.text for one in near],
+            lexical=None
+            if options.mode is Mode.DENSE
+            else np.array([one.lexical for one in near], dtype=np.float64),
+            words=wording.input(query, near) if len(near) <= MOST_ATTENDED else None,
         )
-        ids = np.unique(np.concatenate([one.ids for one in candidates]))
-        rows = view.passages(ids.tolist())
-        unfinished = []
-        for number, one in zip(open_numbers, candidates, strict=True):
-            found[number] = _rows_of(one, rows, passages)[:k]
-            if len(found[number]) < k and len(one.ids) == wanted:
-                unfinished.append(number)
-        open_numbers = unfinished
-        wanted *= 2
-    return found
 
 
-def _candidates(
-    snapshot: Snapshot, queries: Sequence[Query], k: int, allowed: IdArray | None, exact: bool
-) -> list[Candidates]:
-    if len(queries) == 1:
-        return [snapshot.search(queries[0].vector, k, allowed, exact=exact)]
-    matrix = np.stack([query.vector for query in queries])
-    return snapshot.search_many(matrix, k, allowed, exact=exact)
-
-
-def _rows_of(candidates: Candidates, rows: dict[int, PassageRow], passages: bool) -> Found:
-    seen: set[int] = set()
-    best: Found = []
-    for id_, similarity in zip(
-        candidates.ids.tolist(), candidates.similarities.tolist(), strict=True
-    ):
-        row = rows[id_]
-        if passages or row.document_id not in seen:
-            seen.add(row.document_id)
-            best.append((row, similarity))
-    return best
-
-
-def _rerank_input(snapshot: Snapshot, query: Query, found: Found) -> RerankInput:
-    return RerankInput(
-        query=query.vector,
-        vectors=snapshot.vectors([row.id for row, _ in found]),
-        similarities=np.array([similarity for _, similarity in found], dtype=np.float64),
+def _plain_result(
+    query: Query, near: Sequence[Candidate], options: Options, clock: Clock
+) -> SearchResult:
+    hits = []
+    for rank, one in enumerate(near, start=1):
+        score = {Mode.DENSE: one.similarity, Mode.LEXICAL: one.lexical}.get(options.mode, one.fused)
+        hits.append(_hit(rank, one, 0.0 if score is None else score, None, None))
+    return SearchResult(
+        query.text,
+        tuple(hits),
+        notes=query.notes,
+        legs=_legs(options.mode, near),
+        seconds_by_stage=clock.seconds,
     )
 
 
-def _plain_result(query: Query, found: Found) -> SearchResult:
-    hits = [_hit(rank, row, sim, sim, None) for rank, (row, sim) in enumerate(found, start=1)]
-    return SearchResult(query.text, tuple(hits), notes=query.notes)
-
-
-def _reranked_result(query: Query, found: Found, reranked: Reranked) -> SearchResult:
-    hits = []
-    ranked = zip(reranked.order, reranked.scores, reranked.weights, strict=True)
-    for rank, (at, score, weight) in enumerate(ranked, start=1):
-        row, similarity = found[at]
-        hits.append(_hit(rank, row, float(score), similarity, float(weight)))
+def _result(
+    query: Query,
+    near: Sequence[Candidate],
+    ranked: Reranked,
+    asked: RerankInput,
+    explanations: Sequence[Explanation | None],
+    clock: Clock,
+) -> SearchResult:
+    count = len(explanations)
+    weights: Float64Array = ranked.weights[:count] / (ranked.weights[:count].sum() or 1.0)
+    hits = [
+        _hit(rank, near[at], float(score), float(weight), explanation)
+        for rank, (at, score, weight, explanation) in enumerate(
+            zip(ranked.order, ranked.scores, weights, explanations, strict=False), start=1
+        )
+    ]
     return SearchResult(
         query=query.text,
         hits=tuple(hits),
-        temperature=reranked.temperature,
-        context=reranked.context,
+        temperature=ranked.temperature,
+        context=weights @ asked.vectors[ranked.order[:count]].astype(np.float64),
         notes=query.notes,
+        legs=tuple(_LEGS.get(name, name) for name in ranked.parts),
+        effective=effective_number(weights),
+        seconds_by_stage=clock.seconds,
     )
 
 
-def _hit(rank: int, row: PassageRow, score: float, similarity: float, weight: float | None) -> Hit:
+_LEGS = {"cosine": "dense"}
+
+
+def _legs(mode: Mode, near: Sequence[Candidate]) -> tuple[str, ...]:
+    by_words = any(one.lexical for one in near)
+    return {
+        Mode.DENSE: ("dense",),
+        Mode.LEXICAL: ("lexical",),
+        Mode.HYBRID: ("dense", "lexical") if by_words else ("dense",),
+    }[mode]
+
+
+def _hit(
+    rank: int,
+    one: Candidate,
+    score: float,
+    weight: float | None,
+    explanation: Explanation | None,
+) -> Hit:
     return Hit(
         rank=rank,
-        id=row.key,
+        id=one.row.key,
         score=score,
-        similarity=similarity,
-        text=row.text,
-        metadata=json.loads(row.written),
+        similarity=one.similarity,
+        text=one.row.text,
+        metadata=json.loads(one.row.written),
         weight=weight,
-        start=row.start,
-        end=row.end,
+        start=one.row.start,
+        end=one.row.end,
+        explanation=explanation,
+        lexical=one.lexical,
     )

@@ -21,6 +21,17 @@ class Metric(Enum):
     """Inner product of the vectors as they are."""
 
 
+class Mode(Enum):
+    """Which legs find the candidates of a text."""
+
+    HYBRID = "hybrid"
+    """By meaning and by words, fused."""
+    DENSE = "dense"
+    """By meaning: the vectors of the texts."""
+    LEXICAL = "lexical"
+    """By words: BM25. Needs no model."""
+
+
 class IndexKind(Enum):
     """The kinds of index behind the `VectorIndex` contract."""
 

@@ -37,8 +37,10 @@ class Document:
 class Hit:
     """One answer.
 
-    `similarity` is the inner product of query and passage vectors (cosine: in [-1, 1]); `score`
-    is what the ranking used. `weight` is the hit's softmax weight among the hits of its result
+    `similarity` is the inner product of query and passage vectors (cosine: in [-1, 1]), None where
+    none were compared (a lexical search); `lexical` the BM25 score of the best of the document's
+    passages, 0 where it holds no word of the query; `score` is what the ranking used.
+    `weight` is the hit's softmax weight among the hits of its result
     (they sum to 1), None where the result was not reranked. `text` is the passage that matched:
     characters [`start`, `end`) of the document.
     """
@@ -46,13 +48,14 @@ class Hit:
     rank: int
     id: str
     score: float
-    similarity: float
+    similarity: float | None
     text: str
     metadata: Mapping[str, Any]
     weight: float | None = None
     start: int = 0
     end: int = 0
     explanation: Explanation | None = None
+    lexical: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,9 @@ class SearchResult:
     the hits' weights. `notes` say what the caller should know (a truncated query). `error` is
     set, and `hits` empty, where one query of several could not be answered. `context` (d,) is
     the weighted sum of the hits' vectors: what they together say to the query; None where the
-    result was not reranked.
+    result was not reranked. `legs` are what had a part in the ranking: "dense", "lexical",
+    "attention". `effective` is the effective number of answers: exp of the entropy of the hits'
+    weights. `seconds_by_stage` is the time of the call, of all its queries together.
     """
 
     query: str | None
@@ -72,6 +77,9 @@ class SearchResult:
     context: Float64Array | None = field(default=None, compare=False, repr=False)
     notes: tuple[str, ...] = ()
     error: EngineError | None = None
+    legs: tuple[str, ...] = ()
+    effective: float | None = None
+    seconds_by_stage: Mapping[str, float] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +105,14 @@ class Explanation:
 
     `attention[i][j]` is the softmax weight of word j of `b` for word i of `a` (each row sums
     to 1); `match[i]` is how well `b` answers word i: the sum over j of attention times the
-    cosine of the two word vectors; `share[i]` is that word's part of `attention_score`, to which
-    the shares sum. Words without content (the, of) are left out where there
-    are others. `heat[j]` is how much of all attention word j of `b` draws (sums to 1).
-    `similarity` is the cosine, or inner product, of the two texts as wholes.
+    cosine of the two word vectors; `weight[i]` is how much the word counts (they sum to 1), and
+    `share[i]`, weight times match, its part of `attention_score`, to which the shares sum. Words
+    without content (the, of) are left out where there are others. `heat[j]` is how much of all
+    attention word j of `b` draws (sums to 1). `similarity` is the cosine, or inner product, of the
+    two texts as wholes.
+
+    Of a hit, `parts` are what its score is the sum of: "cosine", "attention", "lexical"; `b` is
+    the text of its passage, and `words_b` are those of its whole document, at their places there.
     """
 
     a: str
@@ -114,6 +126,8 @@ class Explanation:
     match: tuple[float, ...]
     share: tuple[float, ...]
     heat: tuple[float, ...]
+    weight: tuple[float, ...] = ()
+    parts: Mapping[str, float] = field(default_factory=dict)
 
 
 class SkipReason(Enum):

@@ -11,14 +11,15 @@ int8 (n, width), float16 (n,), uint32 (n,) starts, uint16 (n,) lengths, little-e
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from engine.types import Float32Array, IdArray, Words
 from engine.vectors import unit_rows
 
+Codes = NDArray[np.int8]
 WIDTH: Final = 128
 FIT_AT: Final = 20_000
 """So many words are known before the directions are fitted."""
@@ -36,7 +37,7 @@ class Packed(NamedTuple):
     data: bytes
 
     @property
-    def count(self) -> int:
+    def size(self) -> int:
         """How many words they are."""
         return len(self.data) // (self.width + _EXTRA)
 
@@ -57,21 +58,12 @@ def pack(words: Words, directions: Float32Array | None) -> Packed:
     return Packed(rows.shape[1], b"".join(part.tobytes() for part in parts))
 
 
-def unpack(packed: Packed) -> Words:
-    """The words of a passage: spans (n, 2) and unit vectors (n, width)."""
-    (words,) = unpack_all([packed])
-    return words
-
-
-def unpack_all(many: Sequence[Packed]) -> list[Words]:
-    """The words of several passages of one width."""
-    codes, scales, spans, cuts = _parts(many)
+def unpack(*many: Packed) -> Words:
+    """The words of passages of one width, end to end: spans (n, 2) and unit vectors (n, width)."""
+    codes, scales, spans = _parts(many)
     rows = codes.astype(np.float32)
     rows *= scales[:, None]
-    return [
-        Words(spans[start:stop], rows[start:stop])
-        for start, stop in pairwise(cuts)
-    ]
+    return Words(spans, rows)
 
 
 def repack(packed: Packed, directions: Float32Array) -> Packed:
@@ -98,30 +90,20 @@ def fit(rows: Float32Array, width: int = WIDTH) -> Float32Array:
     return np.ascontiguousarray(chosen * np.where(peaks < 0, -1.0, 1.0), dtype=np.float32)
 
 
-def _scales(codes: np.ndarray[tuple[int, int], np.dtype[np.int8]]) -> np.ndarray[
-    tuple[int], np.dtype[np.float16]
-]:
+def _scales(codes: Codes) -> NDArray[np.float16]:
     lengths = np.sqrt(np.square(codes, dtype=np.int32).sum(axis=1, dtype=np.int64))
     return (1.0 / np.where(lengths > 0, lengths, 1.0)).astype("<f2")
 
 
-def _parts(
-    many: Sequence[Packed],
-) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.int8]], Float32Array, IdArray, list[int]]:
-    """Codes, scales and spans of all, end to end, and where each passage begins."""
+def _parts(many: Sequence[Packed]) -> tuple[Codes, Float32Array, IdArray]:
+    """Codes, scales and spans of all, end to end."""
     width = many[0].width
-    codes, scales, spans, cuts = [], [], [], [0]
+    codes, scales, spans = [], [], []
     for packed in many:
-        n, data = packed.count, packed.data
+        n, data = packed.size, packed.data
         codes.append(np.frombuffer(data, np.int8, n * width).reshape(n, width))
         scales.append(np.frombuffer(data, "<f2", n, n * width))
         starts = np.frombuffer(data, "<u4", n, n * (width + 2)).astype(np.int64)
         lengths = np.frombuffer(data, "<u2", n, n * (width + 6))
         spans.append(np.stack([starts, starts + lengths], axis=1))
-        cuts.append(cuts[-1] + n)
-    return (
-        np.concatenate(codes),
-        np.concatenate(scales).astype(np.float32),
-        np.concatenate(spans),
-        cuts,
-    )
+    return np.concatenate(codes), np.concatenate(scales).astype(np.float32), np.concatenate(spans)

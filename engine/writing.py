@@ -166,9 +166,10 @@ class Writing(Session):
             return self._store.delete(text_list(ids, "ids"))
 
     def rebuild(self) -> None:
-        """Make the index file anew from the database."""
+        """Make the index file and the lexical index anew from the database's passages."""
         self._check_writable()
         with self._store.lock.held():
+            self._store.rebuild_lexical()
             self._open_index().publish()
 
     def tune(

@@ -11,7 +11,7 @@ from pathlib import Path
 from alembic import context
 from sqlalchemy import create_engine
 
-from engine.storage import schema
+from engine.storage import lexical, schema
 
 
 def run() -> None:
@@ -23,7 +23,12 @@ def run() -> None:
     store = Path(context.get_x_argument(as_dictionary=True)["store"])
     engine = create_engine(f"sqlite:///{store / 'store.db'}")
     with engine.connect() as own:
-        context.configure(connection=own, target_metadata=schema.metadata, render_as_batch=True)
+        context.configure(
+            connection=own,
+            target_metadata=schema.metadata,
+            render_as_batch=True,
+            include_name=lambda name, *_: name not in lexical.OWNED,
+        )
         with context.begin_transaction():
             context.run_migrations()
 

@@ -191,8 +191,8 @@ class SentenceTransformerEmbedder:
         return self._guarded(run, texts[:half]) + self._guarded(run, texts[half:])
 
     def _width_of_states(self) -> int | None:
-        (found,) = self.model.encode_document(["a"], output_value=None, convert_to_numpy=False)
-        states = found.get(_STATES)
+        found: Any = self.model.encode_document(["a"], output_value=None, convert_to_numpy=False)
+        states = found[0].get(_STATES)
         return None if states is None else int(states.shape[-1])
 
     def _limit(self) -> int | None:

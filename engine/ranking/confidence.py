@@ -1,4 +1,7 @@
-"""The temperature at which scores become a read-out of confidence."""
+"""Scores as a read-out of confidence: relative weights, not probabilities of relevance.
+
+Softmax is strictly increasing, so it never changes an order.
+"""
 
 from __future__ import annotations
 
@@ -19,3 +22,23 @@ def temperature_of(scores: Float64Array) -> float:
     if len(scores) == 0:
         return FLOOR
     return max(FLOOR, SPREAD * float(np.std(scores)))
+
+
+def softmax(scores: Float64Array, temperature: float) -> Float64Array:
+    """exp(s_i / temperature) over their sum, (n,): they sum to 1; shifted, so nothing overflows."""
+    if len(scores) == 0:
+        return scores
+    powers = np.exp((scores - scores.max()) / temperature)
+    return np.asarray(powers / powers.sum())
+
+
+def effective_number(weights: Float64Array) -> float:
+    """exp of the entropy of weights that sum to 1: so many equal ones would be as spread out."""
+    held = weights[weights > 0]
+    return float(np.exp(-(held * np.log(held)).sum())) if len(held) else 0.0
+
+
+def holding(weights: Float64Array, mass: float) -> int:
+    """How many of the first of some weights hold a share `mass` of their sum, at least one."""
+    reached = np.cumsum(weights) >= mass * weights.sum() - 1e-12
+    return int(reached.argmax()) + 1 if len(weights) else 0

@@ -13,16 +13,38 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.types import Float32Array, Float64Array
+from engine.types import Float32Array, Float64Array, IdArray
+
+
+@dataclass(frozen=True, slots=True)
+class WordInput:
+    """The words of a query and of its n candidates, unit rows in one space of w directions.
+
+    `query` (q, w) with `weights` (q,) that sum to 1; `texts` (N, w) are the candidates' words end
+    to end, those of candidate i being rows [cuts[i], cuts[i + 1]); a candidate may have none.
+    """
+
+    query: Float32Array
+    weights: Float64Array
+    texts: Float32Array
+    cuts: IdArray
 
 
 @dataclass(frozen=True, slots=True)
 class RerankInput:
-    """One query's candidates, best first: query (d,), vectors (n, d), similarities (n,)."""
+    """One query's candidates, best first: query (d,), vectors (n, d), similarities (n,).
+
+    `text` is the query's, None for a vector; `texts` those of the candidates. `lexical` (n,) are
+    BM25 scores, None where there was no lexical leg; `words` is None where there are no words.
+    """
 
     query: Float32Array
     vectors: Float32Array
     similarities: Float64Array
+    text: str | None = None
+    texts: Sequence[str] = ()
+    lexical: Float64Array | None = None
+    words: WordInput | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +53,8 @@ class Reranked:
 
     `order` are their places among the candidates, `scores` what ranked them. `weights` sum to 1:
     each hit's share of the attention. `context` (d,) is their vectors' weighted sum: what the
-    hits together say to the query. `temperature` is that of the softmax.
+    hits together say to the query. `temperature` is that of the softmax. `parts` are named
+    summands of the scores, each (hits,).
     """
 
     order: NDArray[np.intp]
@@ -39,6 +62,7 @@ class Reranked:
     weights: Float64Array
     context: Float64Array
     temperature: float
+    parts: dict[str, Float64Array]
 
 
 class Reranker(Protocol):

@@ -1,60 +1,99 @@
-"""The rerank stage: what the candidates of a query get on top of their similarity."""
+"""The rerank stage: softmax attention of the query's words over the words of each candidate.
+
+    m_i = sum_j a_ij s_ij               how well the text answers query word i
+    A = sum_i w_i m_i                   w_i: the words' weights, which sum to 1
+    T = (1 - mix) cos + mix A
+    F = (1 - share) T + share bm25 / max bm25 over the candidates, with a lexical leg
+
+(`attention.word_matches` for s_ij and a_ij. The mix and the temperature were chosen on Cranfield
+and CACM; see the README's figures for other collections.)
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 
 from engine.errors import InvalidInputError
-from engine.ranking.attention import attend
-from engine.ranking.confidence import temperature_of
-from engine.ranking.contract import Reranked, RerankInput
+from engine.ranking.attention import word_matches
+from engine.ranking.confidence import softmax, temperature_of
+from engine.ranking.contract import Reranked, RerankInput, WordInput
+from engine.types import Float64Array
+
+ATTENTION_TEMPERATURE = 0.05
+MIX = 0.5
+LEXICAL_SHARE = 0.1
 
 
 class AttentionReranker:
-    """Softmax attention of the query over its candidates' vectors.
+    """Ranks candidates by cosine, word attention and BM25, each where it is at hand.
 
-    Softmax is strictly increasing, so over the candidates' own similarities it never changes
-    their order: the weights tell how sure the ranking is. `temperature` None takes 1.3 standard
-    deviations of all the query's candidates' similarities (`confidence.temperature_of`).
+    `mix` is the share of the attention score beside the cosine, `lexical_share` that of BM25
+    beside the two; `attention_temperature` is that of the softmax over a text's words (0.025 at
+    least: float32 holds no less). A candidate without word vectors keeps its cosine. `temperature`
+    is that of the hits' weights; None takes 1.3 standard deviations of the candidates' scores
+    (`confidence.temperature_of`).
     """
 
-    def __init__(self, temperature: float | None = None) -> None:
+    def __init__(
+        self,
+        temperature: float | None = None,
+        *,
+        mix: float = MIX,
+        attention_temperature: float = ATTENTION_TEMPERATURE,
+        lexical_share: float = LEXICAL_SHARE,
+    ) -> None:
         if temperature is not None and not 0 < temperature < float("inf"):
             raise InvalidInputError(f"the temperature must be a number above 0, not {temperature}")
+        if not 0.025 <= attention_temperature < float("inf"):
+            raise InvalidInputError(
+                f"the attention's temperature must be at least 0.025, not {attention_temperature}"
+            )
+        for name, share in (("mix", mix), ("lexical_share", lexical_share)):
+            if not 0 <= share <= 1:
+                raise InvalidInputError(f"{name} must be a share from 0 to 1, not {share}")
         self.temperature = temperature
+        self.mix = mix
+        self.attention_temperature = attention_temperature
+        self.lexical_share = lexical_share
 
     def rerank(self, batch: Sequence[RerankInput], k: int) -> list[Reranked]:
-        """See `Reranker.rerank`; the order stays that of the similarities."""
-        if not batch:
-            return []
-        longest = max(min(k, len(one.vectors)) for one in batch)
-        queries = np.stack([one.query for one in batch]).astype(np.float64)[:, None, :]
-        keys = np.zeros((len(batch), longest, queries.shape[-1]))
-        mask = np.zeros((len(batch), longest), dtype=np.bool_)
-        temperatures = np.empty((len(batch), 1, 1))
-        for number, one in enumerate(batch):
-            rows = one.vectors[:k]
-            keys[number, : len(rows)] = rows
-            mask[number, : len(rows)] = True
-            temperatures[number] = self.temperature or temperature_of(one.similarities)
-        k_and_v = torch.from_numpy(keys)
-        context, weights = attend(
-            torch.from_numpy(queries),
-            k_and_v,
-            k_and_v,
-            torch.from_numpy(temperatures),
-            torch.from_numpy(mask),
+        """See `Reranker.rerank`; equal scores keep the candidates' order."""
+        return [self._rerank(one, k) for one in batch]
+
+    def _rerank(self, one: RerankInput, k: int) -> Reranked:
+        parts = self._parts(one)
+        scores = np.zeros(len(one.similarities))
+        for part in parts.values():
+            scores += part
+        order = np.argsort(-scores, kind="stable")[:k]
+        temperature = self.temperature or temperature_of(scores)
+        weights = softmax(scores[order], temperature)
+        return Reranked(
+            order=order,
+            scores=scores[order],
+            weights=weights,
+            context=weights @ one.vectors[order].astype(np.float64),
+            temperature=temperature,
+            parts={name: part[order] for name, part in parts.items()},
         )
-        return [
-            Reranked(
-                order=np.arange(len(one.vectors[:k])),
-                scores=one.similarities[:k],
-                weights=weights[number, 0, : len(one.vectors[:k])].numpy(),
-                context=context[number, 0].numpy(),
-                temperature=float(temperatures[number, 0, 0]),
-            )
-            for number, one in enumerate(batch)
-        ]
+
+    def _parts(self, one: RerankInput) -> dict[str, Float64Array]:
+        """The named summands of the candidates' scores."""
+        dense, lexical = one.similarities, one.lexical
+        parts = {"cosine": dense}
+        if one.words is not None and len(one.words.query):
+            mixed = self._attention(one.words, dense)
+            parts = {"cosine": (1 - self.mix) * dense, "attention": self.mix * mixed}
+        top = 0.0 if lexical is None else float(lexical.max(initial=0.0))
+        if lexical is None or top <= 0:
+            return parts
+        kept = 1 - self.lexical_share
+        scaled = {name: kept * part for name, part in parts.items()}
+        return scaled | {"lexical": self.lexical_share * lexical / top}
+
+    def _attention(self, words: WordInput, otherwise: Float64Array) -> Float64Array:
+        matches = word_matches(words.query, words.texts, words.cuts, self.attention_temperature)
+        has_words = words.cuts[1:] > words.cuts[:-1]
+        return np.where(has_words, words.weights @ matches, otherwise)

@@ -20,7 +20,7 @@ from engine import files
 from engine.errors import InvalidInputError, SchemaVersionError
 from engine.files import WriterLock
 from engine.settings import IndexKind, Metric
-from engine.storage import database
+from engine.storage import database, lexical
 from engine.storage.records import Published, StoreSettings
 from engine.storage.schema import HEAD, generation, settings, tombstones
 from engine.storage.view import View
@@ -149,7 +149,14 @@ class Store:
 
     def compact(self) -> None:
         """Give the room of deleted rows back to the disk."""
+        with database.writing(self._db, self.path) as connection:
+            lexical.optimize(connection)
         database.compact(self.path)
+
+    def rebuild_lexical(self) -> None:
+        """Make the lexical index anew from the passages."""
+        with database.writing(self._db, self.path) as connection:
+            lexical.rebuild(connection)
 
     def rename_model(self, name: str) -> None:
         """Remember where the same model is found now."""

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from engine import vectors
 from engine.errors import CorruptionError
-from engine.storage import database, words
+from engine.storage import database, lexical, words
 from engine.storage.filters import to_sql
 from engine.storage.records import Changes, KnownDocument, PassageRow, Published, State
 from engine.storage.schema import (
@@ -24,11 +24,12 @@ from engine.storage.schema import (
     tombstones,
 )
 from engine.storage.where import Filter, check_fields
+from engine.types import Exported, Float32Array, Float64Array, IdArray, Passage, StoredDocument
 from engine.words import Packed
-from engine.types import Exported, Float32Array, IdArray, Passage, StoredDocument
 
 _ROWS_A_FETCH = 1024
 _VALUES_A_QUERY = 16_384
+MOST_COUNTED = 65_536
 
 _STATE = "SELECT number, documents, passages, published, worded, word_bytes FROM generation"
 _PASSAGES = """
@@ -36,7 +37,14 @@ _PASSAGES = """
     FROM passages AS p JOIN documents AS d ON d.id = p.document_id
     WHERE p.id IN (SELECT value FROM json_each(?))
 """
-"""The two statements of every search, written out: building them took as long as running them."""
+_OWNERS = """
+    SELECT id, document_id FROM passages WHERE id IN (SELECT value FROM json_each(?))
+"""
+_PARTS = """
+    SELECT document_id, id FROM passages
+    WHERE document_id IN (SELECT value FROM json_each(?)) ORDER BY id
+"""
+"""The statements of every search, written out: building them took as long as running them."""
 
 
 def in_list(column: sa.ColumnElement[Any], numbers: Sequence[int]) -> sa.ColumnElement[bool]:
@@ -119,18 +127,19 @@ class View:
         """Vectors of texts that were embedded before, and of their words, by content hash."""
         p = passages.c
         query = sa.select(p.content_hash, p.id, p.vector)
-        rows = list(rows_in(self.connection, query, p.content_hash, hashes))
+        rows: list[Any] = list(rows_in(self.connection, query, p.content_hash, hashes))
         ids, matrix = self._ids_and_vectors([row[1:] for row in rows])
         packed = self.words(ids.tolist())
         found: dict[bytes, tuple[Float32Array, Packed | None]] = {}
-        for (content_hash, id_, _), vector in zip(rows, matrix, strict=True):
+        for row, vector in zip(rows, matrix, strict=True):
+            content_hash, id_ = row[0], row[1]
             if content_hash not in found or id_ in packed:
                 found[content_hash] = vector, packed.get(id_)
         return found
 
     def words(self, ids: Sequence[int]) -> dict[int, Packed]:
         """The word vectors of passages, of those that have them, by passage id."""
-        return words.read(self.connection, database.dump_json(list(ids))) if ids else {}
+        return words.read(self.connection, ids)
 
     def directions(self) -> Float32Array | None:
         """What word vectors are projected on (D, width); None while they have their full width."""
@@ -169,6 +178,16 @@ class View:
         ).all()
         return np.array(rows, dtype=np.int64)
 
+    def lexical(
+        self, expression: str, k: int, allowed: IdArray | None = None
+    ) -> tuple[IdArray, Float64Array]:
+        """The `k` best passages by BM25, as `lexical.best` gives them."""
+        return lexical.best(self.connection, expression, k, allowed)
+
+    def document_frequencies(self, words: Sequence[str]) -> list[int]:
+        """How many passages hold each word, counted up to `MOST_COUNTED`."""
+        return lexical.document_frequencies(self.connection, words, MOST_COUNTED)
+
     def field_names(self) -> set[str]:
         return set(self.connection.scalars(sa.select(fields.c.name)).all())
 
@@ -177,6 +196,19 @@ class View:
         given = database.dump_json(list(ids))
         rows = self.connection.exec_driver_sql(_PASSAGES, (given,)).cursor
         return {row[0]: PassageRow(*row) for row in ([] if rows is None else rows.fetchall())}
+
+    def owners(self, ids: Sequence[int]) -> dict[int, int]:
+        """The documents of passages, by passage id."""
+        given = database.dump_json(list(ids))
+        return {row[0]: row[1] for row in self.connection.exec_driver_sql(_OWNERS, (given,))}
+
+    def passage_ids(self, document_ids: Sequence[int]) -> dict[int, list[int]]:
+        """The passages of documents, in order, by document."""
+        given = database.dump_json(list(document_ids))
+        found: dict[int, list[int]] = {}
+        for document, id_ in self.connection.exec_driver_sql(_PARTS, (given,)):
+            found.setdefault(document, []).append(id_)
+        return found
 
     def documents(self, keys: Sequence[str]) -> dict[str, StoredDocument]:
         """Whole documents by key."""

@@ -1,11 +1,12 @@
 """The rows of word vectors: in step with their passages, of one width once directions are fitted.
 
-Directions are fitted once, in the transaction that brings the words they are fitted on up to
-`FIT_AT`; in it all rows kept so far at full width are projected, so a reader never meets two widths.
+Directions are fitted once, in the transaction that brings the words up to `words.FIT_AT`; in it
+all rows kept so far at full width are projected, so a reader never meets two widths.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
@@ -48,13 +49,15 @@ def read_directions(connection: sa.Connection) -> Float32Array | None:
     return np.frombuffer(matrix, "<f4").reshape(-1, width)
 
 
-def read(connection: sa.Connection, ids: str) -> dict[int, Packed]:
-    """The word vectors of the passages of a JSON list of ids, those that have them."""
-    found = {
-        id_: Packed(width, data)
-        for id_, width, data in connection.exec_driver_sql(_BY_IDS, (ids,)).all()
-    }
-    damaged = [id_ for id_, packed in found.items() if not packed.is_sound]
+def read(connection: sa.Connection, ids: Sequence[int]) -> dict[int, Packed]:
+    """The word vectors of passages by id, of those that have them; all of one width."""
+    if not ids:
+        return {}
+    rows = connection.exec_driver_sql(_BY_IDS, (json.dumps(list(ids)),)).all()
+    found = {id_: Packed(width, data) for id_, width, data in rows}
+    damaged = [
+        id_ for id_, packed in found.items() if not packed.is_sound or packed.width != rows[0].width
+    ]
     if damaged:
         raise CorruptionError(
             f"the database is damaged: the word vectors of passages {damaged[:5]} have a wrong "
@@ -90,7 +93,7 @@ def fit_if_due(connection: sa.Connection, held: Amount) -> Amount:
         if total >= words.FIT_ON or packed.width <= words.WIDTH:
             break
         sample.append(words.unpack(packed).vectors)
-        total += packed.count
+        total += packed.size
     if total < words.FIT_AT:
         return held
     matrix = words.fit(np.concatenate(sample)[: words.FIT_ON])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
-from engine.storage import words
+from engine.storage import lexical, words
 from engine.storage.records import NewDocument
 from engine.storage.schema import (
     directions,
@@ -28,6 +28,7 @@ from engine.types import IdArray
 from engine.words import Packed
 
 _ROWS_A_STATEMENT = 2048
+_TEXT = passages.columns.keys().index("text")
 
 
 class Writer:
@@ -97,6 +98,7 @@ class Writer:
         for rows in filter(None, (updates, labels)):
             self._connection.execute(_update_of(rows[0]), rows)
         self._insert(passages, new_passages)
+        lexical.insert(self._connection, [(row[0], row[_TEXT]) for row in new_passages])
         self.add_words(new_words)
         self._documents += len(inserts)
         self._passages += len(new_passages)
@@ -173,6 +175,7 @@ class Writer:
         """Delete the passages of documents, keeping their ids as tombstones for the index."""
         if not document_ids:
             return
+        lexical.remove(self._connection, document_ids)
         chosen = in_list(passages.c.document_id, document_ids)
         self._connection.execute(
             sa.insert(tombstones).from_select(

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import unicodedata
+from collections.abc import Sequence
 
 HASH_BYTES = 16
+_JAMO = "\u1161\u11ff"
+"""Vowels and endings of Hangul syllables, which join what stands before them."""
 
 
 def composed(text: str) -> str:
@@ -45,3 +48,27 @@ def fault(text: str) -> str | None:
             return "it holds bytes that are not UTF-8"
         return f"it holds a lone surrogate (U+{point:04X})"
     return None
+
+
+def original_places(text: str) -> Sequence[int]:
+    """For each place between characters of `composed(text)`, its place in the text itself.
+
+    A composed character that several characters make begins where they begin; the text is cut
+    where no composition crosses: before a starter that is no part of one before it.
+    """
+    if unicodedata.is_normalized("NFC", text):
+        return range(len(text) + 1)
+    places: list[int] = []
+    start = 0
+    for end in [*(n for n in range(1, len(text)) if _begins(text, n)), len(text)]:
+        made = len(unicodedata.normalize("NFC", text[start:end]))
+        places += [start] * min(1, made) + [min(start + n, end) for n in range(1, made)]
+        start = end
+    return [*places, len(text)]
+
+
+def _begins(text: str, at: int) -> bool:
+    """No composition joins the character at a place to the one before it."""
+    one = text[at]
+    joins = unicodedata.combining(one) or _JAMO[0] <= one <= _JAMO[1]
+    return not joins and len(unicodedata.normalize("NFC", text[at - 1 : at + 1])) >= 2

@@ -1,0 +1,246 @@
+"""The first stage: which documents are near a query, by meaning, by words, or by both.
+
+A document is found by the best of its passages. What only one leg found is scored for the other
+too, so a candidate's similarity is that of its nearest passage whichever leg found it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+
+import numpy as np
+
+from engine import vectors
+from engine.index.contract import Candidates
+from engine.index.snapshot import Snapshot
+from engine.queries import Query
+from engine.ranking.fusion import reciprocal_ranks
+from engine.settings import DEFAULT_K, Metric, Mode
+from engine.storage.records import PassageRow
+from engine.storage.view import View
+from engine.text.terms import match_expression
+from engine.types import IdArray
+
+CANDIDATES = 50
+"""How many documents the first stage finds for the rerank stage, where k is not more."""
+_FUSED = 100
+"""How many documents of each leg are fused, where k is not more."""
+_PASSAGES = 1000
+"""How many passages the lexical leg scores, where k is not more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to answer. `explain` wants each hit's explanation; `mass` as many hits as hold that
+    share of the weight, at most `k`."""
+
+    k: int = DEFAULT_K
+    mode: Mode = Mode.HYBRID
+    rerank: bool = True
+    passages: bool = False
+    exact: bool = False
+    explain: bool = False
+    mass: float | None = None
+
+    @property
+    def needs_vector(self) -> bool:
+        """The query's vector has a part in the answer."""
+        return self.rerank or self.mode is not Mode.LEXICAL
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A document's nearest passage and its scores; `similarity` is None where no vectors were
+    compared. `parts` are the ids of the document's passages whose words are attended to."""
+
+    row: PassageRow
+    similarity: float | None
+    lexical: float
+    fused: float
+    parts: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Clock:
+    """Seconds by stage."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Adds the time of its block to a stage."""
+        started = perf_counter()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + perf_counter() - started
+
+
+Found = list[tuple[PassageRow, float]]
+"""The best passage of each document with its similarity, best first."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Lexical:
+    """Units (documents, or passages) best first with their best passage, and every passage's
+    score."""
+
+    best: dict[int, int] = field(default_factory=dict)
+    scores: dict[int, float] = field(default_factory=dict)
+
+
+def find(
+    view: View,
+    snapshot: Snapshot | None,
+    queries: Sequence[Query],
+    options: Options,
+    allowed: IdArray | None,
+    metric: Metric,
+    clock: Clock,
+) -> list[list[Candidate]]:
+    """For each query its candidates, best first; as many as the rerank stage wants, or k.
+
+    `allowed` are the passage ids a filter leaves, ascending. Without a snapshot no vectors are
+    compared.
+    """
+    wanted = max(options.k, CANDIDATES) if options.rerank else options.k
+    depth = wanted if options.mode is not Mode.HYBRID else max(wanted, _FUSED)
+    dense: list[Found] = [[] for _ in queries]
+    lexical = [_Lexical() for _ in queries]
+    if options.mode is not Mode.LEXICAL and snapshot is not None:
+        with clock.stage("dense"):
+            dense = _dense(view, snapshot, queries, depth, allowed, options)
+    if options.mode is not Mode.DENSE:
+        with clock.stage("lexical"):
+            lexical = [
+                _words(view, query.text, depth, allowed, options.passages) for query in queries
+            ]
+    with clock.stage("fuse"):
+        return [
+            _fused(view, snapshot, query, near, by_words, wanted, options, metric)
+            for query, near, by_words in zip(queries, dense, lexical, strict=True)
+        ]
+
+
+def _dense(
+    view: View,
+    snapshot: Snapshot,
+    queries: Sequence[Query],
+    k: int,
+    allowed: IdArray | None,
+    options: Options,
+) -> list[Found]:
+    """For each query the k best documents, each by its best passage, or the k best passages.
+
+    A document's further passages take places among the candidates, so more are asked for until
+    there are k documents or no passages left.
+    """
+    found: list[Found] = [[] for _ in queries]
+    open_numbers = list(range(len(queries)))
+    wanted = k
+    while open_numbers:
+        asked = [queries[n] for n in open_numbers]
+        candidates = _nearest(snapshot, asked, wanted, allowed, options.exact)
+        ids = np.unique(np.concatenate([one.ids for one in candidates]))
+        rows = view.passages(ids.tolist())
+        unfinished = []
+        for number, one in zip(open_numbers, candidates, strict=True):
+            found[number] = _rows_of(one, rows, options.passages)[:k]
+            if len(found[number]) < k and len(one.ids) == wanted:
+                unfinished.append(number)
+        open_numbers = unfinished
+        wanted *= 2
+    return found
+
+
+def _nearest(
+    snapshot: Snapshot, queries: Sequence[Query], k: int, allowed: IdArray | None, exact: bool
+) -> list[Candidates]:
+    if len(queries) == 1:
+        return [snapshot.search(queries[0].vector, k, allowed, exact=exact)]
+    matrix = np.stack([query.vector for query in queries])
+    return snapshot.search_many(matrix, k, allowed, exact=exact)
+
+
+def _rows_of(candidates: Candidates, rows: dict[int, PassageRow], passages: bool) -> Found:
+    seen: set[int] = set()
+    best: Found = []
+    for id_, similarity in zip(
+        candidates.ids.tolist(), candidates.similarities.tolist(), strict=True
+    ):
+        row = rows[id_]
+        if passages or row.document_id not in seen:
+            seen.add(row.document_id)
+            best.append((row, similarity))
+    return best
+
+
+def _words(
+    view: View, text: str | None, k: int, allowed: IdArray | None, passages: bool
+) -> _Lexical:
+    """The k best documents (or passages) by BM25, each by its best passage."""
+    expression = None if text is None else match_expression(text)
+    if expression is None:
+        return _Lexical()
+    wanted = max(k, _PASSAGES)
+    while True:
+        ids, scores = view.lexical(expression, wanted, allowed)
+        owners = {} if passages else view.owners(ids.tolist())
+        best: dict[int, int] = {}
+        for id_ in ids.tolist():
+            best.setdefault(id_ if passages else owners[id_], id_)
+        if len(best) >= k or len(ids) < wanted:
+            chosen = dict(list(best.items())[:k])
+            return _Lexical(chosen, dict(zip(ids.tolist(), scores.tolist(), strict=True)))
+        wanted *= 2
+
+
+def _fused(
+    view: View,
+    snapshot: Snapshot | None,
+    query: Query,
+    near: Found,
+    by_words: _Lexical,
+    wanted: int,
+    options: Options,
+    metric: Metric,
+) -> list[Candidate]:
+    """The candidates of the legs in one order."""
+    units = {row.id if options.passages else row.document_id: (row, sim) for row, sim in near}
+    rankings = [one for one in (list(units), list(by_words.best)) if one]
+    ranks = reciprocal_ranks(rankings)
+    order = list(ranks)[:wanted]
+    if options.passages or not (options.rerank or by_words.best):
+        parts = {one: [one] for one in order}
+    else:
+        parts = view.passage_ids(order)
+    unseen = [one for one in order if one not in units]
+    best: dict[int, tuple[int, float | None]]
+    if snapshot is None:
+        best = {one: (by_words.best[one], None) for one in unseen}
+    else:
+        best = _by_vectors(snapshot, query, {one: parts[one] for one in unseen}, metric)
+    rows = view.passages([id_ for id_, _ in best.values()]) if best else {}
+    candidates = []
+    for one in order:
+        row, similarity = units[one] if one in units else (rows[best[one][0]], best[one][1])
+        lexical = max((by_words.scores.get(id_, 0.0) for id_ in parts[one]), default=0.0)
+        candidates.append(Candidate(row, similarity, lexical, ranks[one], tuple(parts[one])))
+    return candidates
+
+
+def _by_vectors(
+    snapshot: Snapshot, query: Query, parts: dict[int, list[int]], metric: Metric
+) -> dict[int, tuple[int, float | None]]:
+    """For each unit the nearest of its passages and how near it is."""
+    if not parts:
+        return {}
+    ids = [id_ for own in parts.values() for id_ in own]
+    found = vectors.similarities(snapshot.vectors(ids), query.vector, metric)
+    similarities = dict(zip(ids, found.tolist(), strict=True))
+    best: dict[int, tuple[int, float | None]] = {}
+    for one, own in parts.items():
+        nearest = max(own, key=lambda id_: (similarities[id_], -id_))
+        best[one] = nearest, similarities[nearest]
+    return best

@@ -1,0 +1,129 @@
+"""Texts and vectors made queries: checked, embedded together, each with its own fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine import vectors
+from engine.embedding.base import Embedder, gives_words
+from engine.errors import InvalidInputError
+from engine.storage.records import StoreSettings
+from engine.text import unicode
+from engine.text.stopwords import content
+from engine.types import Float32Array, SearchResult, Words
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One query ready to be searched: its unit (or raw, for ip) vector and what to say of it.
+
+    `words` are those of the text that count, where the model gives them; `composed` is the text
+    they are in. A query for a lexical search alone has a vector of no width.
+    """
+
+    vector: Float32Array
+    text: str | None = None
+    notes: tuple[str, ...] = ()
+    words: Words | None = None
+
+    @property
+    def composed(self) -> str:
+        """The text as it was embedded."""
+        return unicode.composed(self.text or "")
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswerable:
+    """One query of several that cannot be searched for, and why."""
+
+    text: str | None
+    fault: str
+
+
+Asked = list[Query | Unanswerable]
+
+
+def text_fault(text: object) -> str | None:
+    """Why a text cannot be searched for, or None."""
+    if not isinstance(text, str):
+        return f"a query must be a text, not {type(text).__name__}"
+    if unicode.is_blank(text):
+        return "the query is empty; write the words to search for"
+    if fault := unicode.fault(text):
+        return f"the query cannot be used: {fault}"
+    return None
+
+
+def text_queries(
+    texts: Sequence[object],
+    embedder: Callable[[], Embedder] | None,
+    settings: StoreSettings,
+) -> Asked:
+    """A query of each text; those that can be are embedded together, or not at all without an
+    embedder. Raises `ModelError`."""
+    faults = {n: fault for n, text in enumerate(texts) if (fault := text_fault(text))}
+    usable = [text for n, text in enumerate(texts) if n not in faults and isinstance(text, str)]
+    if embedder is None:
+        prepared: Asked = [Query(np.empty(0, np.float32), text) for text in usable]
+    else:
+        prepared = _embed(embedder(), usable, settings) if usable else []
+    embedded = iter(prepared)
+    return [
+        Unanswerable(text if isinstance(text, str) else None, faults[n])
+        if n in faults
+        else next(embedded)
+        for n, text in enumerate(texts)
+    ]
+
+
+def vector_queries(matrix: object, settings: StoreSettings) -> Asked:
+    """A query of each row of a matrix. Raises `InvalidInputError` where it is none."""
+    given = vectors.as_matrix(matrix, settings.dimension, where="the query matrix")
+    rows = given.copy()
+    faults = vectors.prepare_usable(rows, settings.metric)
+    return [
+        Unanswerable(None, f"query vector {n} {faults[n]}") if n in faults else Query(row)
+        for n, row in enumerate(rows)
+    ]
+
+
+def _embed(embedder: Embedder, texts: Sequence[str], settings: StoreSettings) -> Asked:
+    plain = [unicode.composed(text) for text in texts]
+    able = gives_words(embedder) if settings.tokens else None
+    words: list[Words] | list[None] = [None] * len(plain)
+    if able is None:
+        raw = embedder.embed_queries(plain)
+    else:
+        raw, words = able.embed_with_words(plain, query=True)
+    matrix = vectors.from_model(raw, len(plain), settings.dimension, embedder.name)
+    unusable = vectors.prepare_usable(matrix, settings.metric)
+    limit = embedder.max_tokens
+    counts = [0] * len(plain) if limit is None else embedder.count_tokens(plain)
+    queries: Asked = []
+    for n, (text, count, own) in enumerate(zip(texts, counts, words, strict=True)):
+        if n in unusable:
+            fault = f"the query cannot be compared: its vector {unusable[n]}"
+            queries.append(Unanswerable(text, fault))
+            continue
+        note = f"the query has {count} tokens and the model reads {limit}: the rest was left out"
+        notes = (note,) if limit is not None and count > limit else ()
+        kept = content(plain[n], own) if own is not None and len(own.spans) else None
+        queries.append(Query(matrix[n], text, notes, kept))
+    return queries
+
+
+def answers(
+    queries: Asked, answer: Callable[[list[Query]], list[SearchResult]]
+) -> list[SearchResult]:
+    """A result for each query, in order; one that cannot be answered has its `error` set."""
+    asked = [query for query in queries if isinstance(query, Query)]
+    results = iter(answer(asked) if asked else ())
+    return [
+        SearchResult(query.text, (), error=InvalidInputError(query.fault))
+        if isinstance(query, Unanswerable)
+        else next(results)
+        for query in queries
+    ]

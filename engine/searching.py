@@ -1,0 +1,194 @@
+"""The part of `Engine` that answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from engine.errors import InvalidInputError
+from engine.session import Session
+from engine.settings import DEFAULT_K, Mode
+from engine.storage.where import Filter, as_filter
+from engine.types import Explanation, SearchResult
+
+if TYPE_CHECKING:
+    from engine.candidates import Clock, Options
+    from engine.queries import Query
+    from engine.ranking.contract import Reranker
+
+Where = str | Mapping[str, Any] | None
+"""A filter on metadata: an expression, or field -> value or list of values; None for none."""
+
+
+class Searching(Session):
+    """Whatever reads the store to answer; any number of threads and processes at once."""
+
+    def search(
+        self,
+        query: str,
+        *,
+        k: int = DEFAULT_K,
+        where: Where = None,
+        mode: Mode | str | None = None,
+        rerank: bool | None = None,
+        passages: bool = False,
+        exact: bool = False,
+        explain: bool = False,
+        mass: float | None = None,
+    ) -> SearchResult:
+        """The `k` documents that answer a text best; fewer where the store, or the filter, has
+        fewer.
+
+        `where` filters on metadata: an expression ("year >= 2000 and lang = 'en'") or a mapping
+        of field to value or list of values. `mode` says which legs find the candidates: "hybrid"
+        (the default), "dense" (the texts' vectors) or "lexical" (BM25; without `rerank` it needs
+        no model). The best 50 (or k) are then ranked by cosine, by the softmax attention of the
+        query's words over theirs, and by BM25, and each hit gets its weight; with `rerank` False
+        they stay in the order the legs found them (None: True, but for "lexical"). `explain`
+        gives each hit its `explanation`; `mass` cuts the hits where that share of the weight is
+        reached. With `passages`, a long document is answered by each of its passages that is
+        near. The dense leg is exact unless the store has an approximate index (`tune`); then with
+        `exact` it is. Raises `InvalidInputError` for an empty query or k < 1, `FilterError`.
+        """
+        (result,) = self.search_many(
+            [query],
+            k=k,
+            where=where,
+            mode=mode,
+            rerank=rerank,
+            passages=passages,
+            exact=exact,
+            explain=explain,
+            mass=mass,
+        )
+        if result.error is not None:
+            raise result.error
+        return result
+
+    def search_many(
+        self,
+        queries: Sequence[str],
+        *,
+        k: int = DEFAULT_K,
+        where: Where = None,
+        mode: Mode | str | None = None,
+        rerank: bool | None = None,
+        passages: bool = False,
+        exact: bool = False,
+        explain: bool = False,
+        mass: float | None = None,
+    ) -> list[SearchResult]:
+        """`search` for many texts at once, one result each, in order.
+
+        A text that cannot be searched for gives a result with `error` set; the others are
+        answered.
+        """
+        from engine import queries as preparing
+        from engine import search
+        from engine.candidates import Clock, Options
+
+        if isinstance(queries, str | bytes) or not isinstance(queries, Iterable):
+            raise InvalidInputError("search_many takes a list of texts; use search for one")
+        chosen = search.as_mode(mode)
+        reranked = chosen is not Mode.LEXICAL if rerank is None else bool(rerank)
+        options = Options(
+            k=search.check_k(k),
+            mode=chosen,
+            rerank=reranked,
+            passages=passages,
+            exact=exact,
+            explain=explain,
+            mass=search.check_mass(mass),
+        )
+        if not reranked and (explain or mass is not None):
+            raise InvalidInputError("explanations and mass need the rerank stage: give rerank=True")
+        condition = as_filter(where)
+        self._check_open()
+        load = self._models.load if options.needs_vector else None
+        clock = Clock()
+        with clock.stage("embed"):
+            asked = preparing.text_queries(list(queries), load, self._store.settings)
+        return preparing.answers(asked, lambda some: self._answer(some, options, condition, clock))
+
+    def search_vectors(
+        self,
+        matrix: object,
+        *,
+        k: int = DEFAULT_K,
+        where: Where = None,
+        rerank: bool = True,
+        passages: bool = False,
+        exact: bool = False,
+    ) -> list[SearchResult]:
+        """`search_many` for query vectors: a numeric matrix (m, d), a row a query.
+
+        Rows are normalised for cosine; the matrix is not changed. A row of NaN, infinity or
+        (for cosine) zeros gives a result with `error` set. Raises `DimensionError` for another
+        width than the store's.
+        """
+        from engine import queries as preparing
+        from engine import search
+        from engine.candidates import Clock, Options
+
+        options = Options(
+            k=search.check_k(k), mode=Mode.DENSE, rerank=rerank, passages=passages, exact=exact
+        )
+        condition = as_filter(where)
+        self._check_open()
+        asked = preparing.vector_queries(matrix, self._store.settings)
+        return preparing.answers(
+            asked, lambda some: self._answer(some, options, condition, Clock())
+        )
+
+    def explain(self, a: str, b: str) -> Explanation:
+        """Which words of `a`, read as a query, find an answer in which words of `b`.
+
+        Raises `InvalidInputError` for an empty text, `ModelError` where the store's embedder
+        gives no word vectors.
+        """
+        from engine.explaining import explain
+
+        self._check_open()
+        return explain(self._models.load(), self._store.settings.metric, a, b)
+
+    def _answer(
+        self, queries: list[Query], options: Options, where: Filter | None, clock: Clock
+    ) -> list[SearchResult]:
+        from engine import search
+
+        reranker = self._reranking() if options.rerank else None
+        if not options.needs_vector:
+            with self._store.reading() as view:
+                allowed = None if where is None else view.allowed(where)
+                return search.run(
+                    view, None, queries, options, allowed, self._store.settings, None, clock
+                )
+        from engine.upkeep import IndexReplaced
+
+        keeper = self._open_index()
+        while True:
+            with self._store.reading() as view:
+                try:
+                    snapshot = keeper.snapshot(view)
+                except IndexReplaced:
+                    continue
+                allowed = None if where is None else view.allowed(where)
+                results = search.run(
+                    view,
+                    snapshot,
+                    queries,
+                    options,
+                    allowed,
+                    self._store.settings,
+                    reranker,
+                    clock,
+                )
+            keeper.repair()
+            return results
+
+    def _reranking(self) -> Reranker:
+        if self._reranker is None:
+            from engine.ranking.rerank import AttentionReranker
+
+            self._reranker = AttentionReranker()
+        return self._reranker
