@@ -27,7 +27,7 @@ from engine.types import Exported, Float32Array, Float64Array, IdArray, Passage,
 
 _ROWS_A_FETCH = 1024
 _VALUES_A_QUERY = 16_384
-MOST_COUNTED = 65_536
+MOST_COUNTED = 1 << 18
 
 _STATE = "SELECT number, documents, passages, published FROM generation"
 _PASSAGES = """
