@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from engine import vectors
 from engine.settings import Metric
+from engine.storage import lexical
 from engine.storage.records import StoreSettings
 from engine.storage.schema import documents, passages
 from engine.storage.view import View
@@ -24,7 +25,7 @@ def problems(view: View, settings: StoreSettings) -> list[str]:
     """Faults of the database, a sentence each; none for a sound one.
 
     SQLite's own check and foreign keys; the counters; every vector's width, numbers and (cosine)
-    length; every embedded text against its hash; documents without a passage.
+    length; every embedded text against its hash; documents without a passage; the lexical index.
     """
     return [f"database: {fault}" for fault in _faults(view, settings)]
 
@@ -63,6 +64,7 @@ def _faults(view: View, settings: StoreSettings) -> Iterator[str]:
         yield f"the vectors of passages {_some(bad_vectors)} are damaged"
     if bad_texts:
         yield f"the texts of passages {_some(bad_texts)} are not those that were embedded"
+    yield from lexical.problems(connection)
 
 
 def _bad_vectors(rows: Sequence[Any], settings: StoreSettings) -> list[int]:

@@ -35,6 +35,7 @@ from engine.errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
+from engine.storage import lexical
 from engine.storage.schema import HEAD
 
 log = logging.getLogger("attendex")
@@ -126,7 +127,10 @@ def translated(path: Path) -> Iterator[None]:
 
 
 def _storage_error(path: Path, cause: BaseException | None) -> StorageError:
-    code = getattr(cause, "sqlite_errorcode", 0) & 0xFF
+    extended = getattr(cause, "sqlite_errorcode", 0)
+    code = extended & 0xFF
+    if extended == sqlite3.SQLITE_CORRUPT_VTAB or lexical.UNUSABLE.match(str(cause)):
+        return CorruptionError(f"the lexical index of {path} is damaged; {lexical.REMEDY}")
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return LockedError(path, pid=None, waited=BUSY_MILLISECONDS / 1000)
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):

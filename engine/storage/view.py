@@ -29,7 +29,7 @@ from engine.words import Packed
 
 _ROWS_A_FETCH = 1024
 _VALUES_A_QUERY = 16_384
-MOST_COUNTED = 65_536
+MOST_COUNTED = 1 << 18
 
 _STATE = "SELECT number, documents, passages, published, worded, word_bytes FROM generation"
 _PASSAGES = """

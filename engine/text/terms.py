@@ -27,7 +27,10 @@ _DROPPED = re.compile(
 )
 """Soft hyphens, joiners, Hebrew and Arabic points: a word is the same without them."""
 _JOINING = re.compile("[-'._/:‐‑’]+")
-_SHARP_S = {ord("ß"): "ss", ord("ẞ"): "ss"}
+_SAME = str.maketrans({"ß": "ss", "ẞ": "ss", "ς": "σ", "ё": "е", "Ё": "Е"})
+_GREEK = re.compile("[\u0370-\u03ff\u1f00-\u1fff]+")
+_MARKS = re.compile("[\u0300-\u036f]+")
+"""The tokenizer takes diacritics off Latin letters alone."""
 
 
 def fold(text: str) -> str:
@@ -65,7 +68,11 @@ def _normal(text: str) -> str:
         return text
     if not unicodedata.is_normalized("NFKC", text):
         text = unicodedata.ucd_3_2_0.normalize("NFKC", text)
-    return _DROPPED.sub("", text.translate(_SHARP_S))
+    return _DROPPED.sub("", _GREEK.sub(_unmarked, text).translate(_SAME))
+
+
+def _unmarked(greek: re.Match[str]) -> str:
+    return _MARKS.sub("", unicodedata.ucd_3_2_0.normalize("NFD", greek[0]))
 
 
 def _all_tokens(run: re.Match[str]) -> str:
