@@ -46,6 +46,7 @@ for command in (
     keeping.rebuild,
     keeping.compact,
     keeping.tune,
+    keeping.tokens,
     moving.export,
     moving.import_,
     moving.backup,

@@ -23,13 +23,11 @@ from engine.types import (
     Stats,
     StoredDocument,
     TuneReport,
-    Word,
 )
 
 BLANK = SkipReason.BLANK
 
 _LINE_SECONDS = 10.0
-_SHOWN_WORDS = 3
 
 
 class Console:
@@ -42,7 +40,7 @@ class Console:
         """The hits of one query; `titled` shows the query above its table."""
         if self.as_json:
             for hit in result.hits:
-                self._line({"query": result.query, **_hit_fields(hit)})
+                self._line({"query": result.query, **_hit_fields(hit), "legs": result.legs})
             return
         from rich.table import Table
         from rich.text import Text
@@ -62,40 +60,26 @@ class Console:
             text = Text(_shortened(hit.text))
             table.add_row(str(hit.rank), f"{hit.score:.4f}", weight, Text(_clean(hit.id)), text)
         _print(table)
+        if any(hit.explanation for hit in result.hits):
+            from engine import explained
 
-    def explanation(self, explanation: Explanation) -> None:
-        """Word by word, with the three words most attended to."""
+            for hit in result.hits:
+                _print(explained.hit(hit))
+
+    def explanation(self, there: Explanation, back: Explanation) -> None:
+        """Two texts, word by word, in both directions."""
         if self.as_json:
-            self._line(asdict(explanation))
+            self._line({**asdict(there), "back": asdict(back)})
             return
-        from rich.table import Table
-        from rich.text import Text
+        from engine import explained
 
-        table = Table(box=None, pad_edge=False, header_style="dim")
-        table.add_column("word")
-        table.add_column("match", justify="right")
-        table.add_column("share", justify="right")
-        table.add_column("attends to", overflow="fold")
-        rows = zip(
-            explanation.words_a,
-            explanation.match,
-            explanation.share,
-            explanation.attention,
-            strict=True,
-        )
-        for word, match, share, attention in rows:
-            best = sorted(
-                zip(attention, explanation.words_b, strict=True), key=_first, reverse=True
-            )
-            seen = ", ".join(f"{other.text} {weight:.0%}" for weight, other in best[:_SHOWN_WORDS])
-            table.add_row(
-                Text(_clean(word.text)), f"{match:.3f}", f"{share:.3f}", Text(_clean(seen))
-            )
-        _print(table)
+        _print(explained.words_table(there))
         print(
-            f"attention score {explanation.attention_score:.4f}, "
-            f"similarity {explanation.similarity:.4f}"
+            f"attention score {there.attention_score:.4f}, similarity {there.similarity:.4f}\n\n"
+            "and back:"
         )
+        _print(explained.words_table(back))
+        print(f"attention score {back.attention_score:.4f}")
 
     def documents(self, documents: Sequence[StoredDocument]) -> None:
         for document in documents:
@@ -136,6 +120,7 @@ class Console:
                 "metric": stats.metric,
                 "index": f"{index}, {stats.delta:,} newer, {stats.dead:,} deleted since",
                 "answers": answers,
+                "word vectors": _words_line(stats),
                 "database": _bytes(stats.database_bytes),
                 "index file": _bytes(stats.index_bytes),
                 "schema": f"{stats.schema}, generation {stats.generation}",
@@ -287,10 +272,6 @@ def _bar() -> Iterator[Callable[[Progress], None]]:
         yield show
 
 
-def _first(pair: tuple[float, Word]) -> float:
-    return pair[0]
-
-
 def _hit_fields(hit: Hit) -> dict[str, Any]:
     return {
         "rank": hit.rank,
@@ -302,7 +283,22 @@ def _hit_fields(hit: Hit) -> dict[str, Any]:
         "start": hit.start,
         "end": hit.end,
         "metadata": dict(hit.metadata),
-    }
+        "lexical": hit.lexical,
+    } | ({} if hit.explanation is None else {"explanation": asdict(hit.explanation)})
+
+
+def timings(results: Sequence[SearchResult]) -> None:
+    """Milliseconds by stage, on standard error; the queries of one call share them."""
+    spent = results[0].seconds_by_stage if results else {}
+    stages = ", ".join(f"{name} {1000 * seconds:.1f} ms" for name, seconds in spent.items())
+    note(f"{stages} ({_count(len(results), 'query').replace('querys', 'queries')})")
+
+
+def _words_line(stats: Stats) -> str:
+    if not stats.tokens:
+        return "not kept"
+    held = f"{stats.worded:,} passages ({_bytes(stats.word_bytes)})"
+    return f"{held}, {stats.wordless:,} have none" if stats.wordless else held
 
 
 def _count(number: int, noun: str) -> str:

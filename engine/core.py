@@ -14,9 +14,10 @@ from engine.embedding.base import Embedder
 from engine.errors import DocumentNotFoundError, InvalidInputError
 from engine.searching import Searching, Where
 from engine.session import text_list
-from engine.settings import DEFAULT_MODEL, IndexSpec
+from engine.settings import DEFAULT_MODEL, IndexSpec, Metric
 from engine.storage.where import as_filter
 from engine.types import (
+    Explanation,
     Stats,
     StoredDocument,
     VerifyReport,
@@ -45,17 +46,22 @@ class Engine(Writing, Searching):
         exist_ok: bool = False,
         offline: bool = False,
         half: bool = False,
+        tokens: bool | None = None,
         reranker: Reranker | None = None,
     ) -> Engine:
         """Make a new store at `path` (a directory) and open it.
 
         `model` is a sentence-transformers model by hub name or local path, or any `Embedder`.
-        `offline` forbids fetching it; with `half` it runs in 16 bit on a GPU. Where a store
+        `offline` forbids fetching it; with `half` it runs in 16 bit on a GPU. `tokens` says whether
+        the vectors of the texts' words are kept, for ranking and explanations (None: yes, or as
+        an existing store does). Where a store
         exists, `StoreExistsError` is raised, or with `exist_ok` that store is opened, if it is of
         the same model and metric. Raises `ModelError` where the model cannot be had,
         `StorageError` where the store cannot be made.
         """
-        made = opening.create(path, model, index, exist_ok=exist_ok, offline=offline, half=half)
+        made = opening.create(
+            path, model, index, exist_ok=exist_ok, offline=offline, half=half, tokens=tokens
+        )
         return cls(*made, reranker)
 
     @classmethod
@@ -167,3 +173,13 @@ class Engine(Writing, Searching):
 
         self._check_open()
         transfer.backup(self._store, path, overwrite=overwrite)
+
+
+def explain_texts(
+    a: str, b: str, *, model: str | Embedder = DEFAULT_MODEL, offline: bool = False
+) -> Explanation:
+    """`Engine.explain` without a store: by any model, compared by cosine."""
+    from engine.explaining import explain
+    from engine.models import ModelSource
+
+    return explain(ModelSource(model, offline=offline).load(), Metric.COSINE, a, b)

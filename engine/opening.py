@@ -18,6 +18,7 @@ def create(
     exist_ok: bool,
     offline: bool,
     half: bool,
+    tokens: bool | None,
 ) -> tuple[Store, ModelSource]:
     """A new store and its model; the existing one, of the same model and metric, if `exist_ok`.
 
@@ -39,6 +40,7 @@ def create(
             kind=spec.kind,
             recall=spec.recall,
             store_id=new_store_id(),
+            tokens=tokens is not False,
         )
         try:
             create_store(where, made)
@@ -55,6 +57,12 @@ def create(
         raise InvalidInputError(
             f"the store {where} compares by {own.value}, which was fixed when it was made; "
             f"take a new store for {spec.metric.value}"
+        )
+    if tokens is not None and tokens is not store.settings.tokens:
+        store.close()
+        raise InvalidInputError(
+            f"the store {where} keeps {'no' if tokens else 'the'} word vectors; change it with "
+            f"attendex tokens {'build' if tokens else 'drop'}"
         )
     return store, models
 

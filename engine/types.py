@@ -39,10 +39,10 @@ class Hit:
 
     `similarity` is the inner product of query and passage vectors (cosine: in [-1, 1]), None where
     none were compared (a lexical search); `lexical` the BM25 score of the best of the document's
-    passages, 0 where it holds no word of the query; `score` is what the ranking used.
-    `weight` is the hit's softmax weight among the hits of its result
-    (they sum to 1), None where the result was not reranked. `text` is the passage that matched:
-    characters [`start`, `end`) of the document.
+    passages, 0 where it holds no word of the query; `score` is what the ranking used. `weight` is
+    the hit's softmax weight among the hits of its result (they sum to 1), None where the result
+    was not reranked: a relative weight, not a probability of relevance. `text` is the passage that
+    matched: characters [`start`, `end`) of the document.
     """
 
     rank: int
@@ -315,7 +315,8 @@ class Stats:
     `pending` are the sources that an interrupted `index` left half read: index them again.
     `kind` is the kind of index wanted; `recall` is what was measured of the approximate index in
     use, with its 95 % interval (recall, low, high) over `recall_sample` queries, None where all
-    answers are exact.
+    answers are exact. `tokens` says whether word vectors are kept: `worded` passages have them, of
+    `word_bytes`, and `wordless` embedded ones have not (`attendex tokens build` makes them).
     """
 
     path: str
@@ -340,6 +341,10 @@ class Stats:
     recall_target: float
     recall: tuple[float, float, float] | None
     recall_sample: int
+    tokens: bool
+    worded: int
+    wordless: int
+    word_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,6 +172,26 @@ class Writing(Session):
             self._store.rebuild_lexical()
             self._open_index().publish()
 
+    def build_tokens(self, *, on_progress: Callable[[Progress], None] | None = None) -> int:
+        """Give word vectors to the passages that have none; returns how many got them.
+
+        Goes on where an interrupted call ended; from then on new passages get theirs. Raises
+        `ModelError` where the model gives none.
+        """
+        from engine.tokens import build
+
+        self._check_writable()
+        with self._store.lock.held():
+            return build(self._store, self._models.load(), on_progress)
+
+    def drop_tokens(self) -> int:
+        """Forget all word vectors and keep none from now on; returns of how many passages."""
+        from engine.tokens import drop
+
+        self._check_writable()
+        with self._store.lock.held():
+            return drop(self._store)
+
     def tune(
         self,
         *,

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
+from pathlib import Path
 
 import click
 
-from engine import console
-from engine.commands.options import json_option, model_options, store_option
-from engine.settings import DEFAULT_K
+from engine import console, page
+from engine.commands.options import (
+    check_target,
+    json_option,
+    model_options,
+    store_option,
+    write_page,
+)
+from engine.settings import DEFAULT_K, DEFAULT_MODEL, Mode
 
 STDIN = "-"
 
@@ -16,27 +24,49 @@ STDIN = "-"
 @click.command()
 @click.argument("text")
 @click.option("-k", "k", type=click.IntRange(min=1), default=DEFAULT_K, show_default=True)
+@click.option(
+    "--mode",
+    type=click.Choice([mode.value for mode in Mode]),
+    help="What finds the candidates: the meaning, the words, or both (default hybrid).",
+)
+@click.option(
+    "--rerank/--no-rerank",
+    default=None,
+    help="Rank the candidates by attention, or leave them as found (default: rank, but for "
+    "--mode lexical).",
+)
+@click.option("--explain", is_flag=True, help="Show of each hit which words made it match.")
+@click.option("--html", type=click.Path(), help="Write the explained answers as a page to a file.")
+@click.option("--mass", type=float, help="Only the hits that hold this share of the weight.")
 @click.option("--exact", is_flag=True, help="Compare every row, whatever index there is.")
 @click.option("--passages", is_flag=True, help="Every near passage, not each document once.")
 @click.option("--where", help="Filter on metadata, as \"year >= 2000 and lang = 'en'\".")
+@click.option("--timings", is_flag=True, help="Show the time of each stage.")
 @store_option
 @model_options
 @json_option
 def query(
     text: str,
     k: int,
+    mode: str | None,
+    rerank: bool | None,
+    explain: bool,
+    html: str | None,
+    mass: float | None,
     where: str | None,
     passages: bool,
     exact: bool,
+    timings: bool,
     store: str,
     model: str | None,
     offline: bool,
     as_json: bool | None,
 ) -> None:
-    """Find the texts closest to TEXT; "-" reads queries from standard input, one a line.
+    """Find the texts that answer TEXT best; "-" reads queries from standard input, one a line.
 
-    Every hit has its rank, its score (cosine similarity), its weight (its softmax share of the
-    attention among the hits: they sum to 1), its id and its text.
+    Every hit has its rank, its score, its weight (its softmax share among the hits: they sum to
+    1; relative, not a probability), its id and its text. The score is made of the cosine of the
+    two texts, the attention of the query's words over the hit's, and BM25, each where there is one.
 
     \b
     Filters: = != < <= > >=, in (…), contains, is null, not, and, or, parentheses;
@@ -44,13 +74,24 @@ def query(
     """
     from engine.core import Engine
 
-    queries = _lines_of_stdin() if text == STDIN else [text]
     out = console.Console(as_json)
+    if html is not None:
+        check_target(html)
     with Engine.open(store, model=model, offline=offline) as engine:
-        if text != STDIN:
-            results = [engine.search(text, k=k, where=where, passages=passages, exact=exact)]
-        else:
-            results = engine.search_many(queries, k=k, where=where, passages=passages, exact=exact)
+        ask = partial(
+            engine.search_many,
+            k=k,
+            where=where,
+            mode=mode,
+            rerank=rerank,
+            passages=passages,
+            exact=exact,
+            explain=explain or html is not None,
+            mass=mass,
+        )
+        results = ask(_lines_of_stdin() if text == STDIN else [text])
+    if text != STDIN and results[0].error is not None:
+        raise results[0].error
     failed = 0
     for number, result in enumerate(results, start=1):
         if result.error is not None:
@@ -60,6 +101,10 @@ def query(
         for line in result.notes:
             console.note(line)
         out.result(result, titled=len(results) > 1)
+    if timings:
+        console.timings(results)
+    if html is not None:
+        write_page(html, page.of_results(results))
     if failed:
         raise SystemExit(1)
 
@@ -72,18 +117,37 @@ def _lines_of_stdin() -> list[str]:
 @click.command()
 @click.argument("a")
 @click.argument("b")
+@click.option("--html", type=click.Path(), help="Write both texts, shaded, as a page to a file.")
 @store_option
 @model_options
 @json_option
 def explain(
-    a: str, b: str, store: str, model: str | None, offline: bool, as_json: bool | None
+    a: str,
+    b: str,
+    html: str | None,
+    store: str,
+    model: str | None,
+    offline: bool,
+    as_json: bool | None,
 ) -> None:
-    """Show which words of A, read as a query, find an answer in which words of B.
+    """Show which words of A, read as a query, find an answer in which words of B, and back.
 
-    For every word of A: its match (how well B answers it), its share of the attention score (the
-    shares sum to it), and the words of B it attends to most, with their softmax weights.
+    For every word of A: its weight, its match (how well B answers it), its share of the attention
+    score (the shares sum to it), and the words of B it attends to most, with their softmax
+    weights. Needs no store; where there is one, its model is taken.
     """
-    from engine.core import Engine
+    from engine.core import Engine, explain_texts
+    from engine.storage.store import store_exists
 
-    with Engine.open(store, model=model, offline=offline) as engine:
-        console.Console(as_json).explanation(engine.explain(a, b))
+    if html is not None:
+        check_target(html)
+    if store_exists(Path(store)):
+        with Engine.open(store, model=model, offline=offline) as engine:
+            there, back = engine.explain(a, b), engine.explain(b, a)
+    else:
+        named = DEFAULT_MODEL if model is None else model
+        there = explain_texts(a, b, model=named, offline=offline)
+        back = explain_texts(b, a, model=named, offline=offline)
+    console.Console(as_json).explanation(there, back)
+    if html is not None:
+        write_page(html, page.of_texts(there, back))

@@ -10,7 +10,13 @@ import click
 
 from engine import console
 from engine.commands.asking import query
-from engine.commands.options import half_option, json_option, model_options, store_option
+from engine.commands.options import (
+    half_option,
+    json_option,
+    model_options,
+    store_option,
+    tokens_option,
+)
 from engine.errors import InvalidInputError
 from engine.settings import DEFAULT_MODEL, IndexSpec, Metric
 from engine.types import Refusal
@@ -32,6 +38,7 @@ DEMO_QUERIES = (
 @store_option
 @model_options
 @half_option
+@tokens_option
 @click.option(
     "--metric",
     type=click.Choice([metric.value for metric in Metric]),
@@ -72,6 +79,7 @@ def index(
     model: str | None,
     offline: bool,
     half: bool,
+    tokens: bool | None,
     metric: str | None,
     whole: bool,
     format_: str | None,
@@ -129,7 +137,7 @@ def index(
         _report_nothing(intake)
         return
     with (
-        _opened_for_index(store, exists, model, offline, half, metric) as engine,
+        _opened_for_index(store, exists, model, offline, half, metric, tokens) as engine,
         console.progress() as show,
     ):
         intake.check_width(engine.stats().dimension)
@@ -163,7 +171,13 @@ def _report_nothing(intake: Intake) -> None:
 
 
 def _opened_for_index(
-    store: str, exists: bool, model: str | None, offline: bool, half: bool, metric: str | None
+    store: str,
+    exists: bool,
+    model: str | None,
+    offline: bool,
+    half: bool,
+    metric: str | None,
+    tokens: bool | None,
 ) -> Engine:
     from engine.core import Engine
 
@@ -175,6 +189,7 @@ def _opened_for_index(
             exist_ok=True,
             offline=offline,
             half=half,
+            tokens=tokens,
         )
     opened = Engine.open(store, model=model, offline=offline, half=half)
     own = opened.stats().metric
@@ -183,6 +198,13 @@ def _opened_for_index(
         raise InvalidInputError(
             f"the store {store} compares by {own}, which was fixed when it was made; "
             f"index into a new store for {metric}"
+        )
+    kept = opened.stats().tokens
+    if tokens is not None and tokens is not kept:
+        opened.close()
+        raise InvalidInputError(
+            f"the store {store} keeps {'the' if kept else 'no'} word vectors; change it with "
+            f"`attendex tokens {'drop' if kept else 'build'}`"
         )
     return opened
 

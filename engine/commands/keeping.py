@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from engine import console
-from engine.commands.options import json_option, store_option
+from engine.commands.options import json_option, model_options, store_option
 from engine.errors import DocumentNotFoundError
 from engine.settings import IndexKind
 
@@ -151,3 +151,35 @@ def _bytes(text: str) -> int:
         raise click.BadParameter("must be a size such as 500MB or 2GB", param_hint="--memory")
     power = " KMGT".index((found[2] or " ").upper())
     return int(float(found[1]) * 1024**power)
+
+
+@click.group()
+def tokens() -> None:
+    """Make or drop the vectors of the texts' words, which rank and explain."""
+
+
+@tokens.command("build")
+@store_option
+@model_options
+@json_option
+def build_tokens(store: str, model: str | None, offline: bool, as_json: bool | None) -> None:
+    """Give word vectors to the passages that have none; goes on where it was interrupted."""
+    from engine.core import Engine
+
+    with (
+        Engine.open(store, model=model, offline=offline) as engine,
+        console.progress() as show,
+    ):
+        made = engine.build_tokens(on_progress=show)
+    console.Console(as_json).values({"built": made})
+
+
+@tokens.command("drop")
+@store_option
+@json_option
+def drop_tokens(store: str, as_json: bool | None) -> None:
+    """Forget all word vectors and keep none from now on."""
+    from engine.core import Engine
+
+    with Engine.open(store) as engine:
+        console.Console(as_json).values({"dropped": engine.drop_tokens()})

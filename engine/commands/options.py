@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from engine import console, files
 from engine.settings import DEFAULT_MODEL
 
 DEFAULT_STORE = "attendex.store"
@@ -26,6 +28,12 @@ json_option = click.option(
     default=None,
     help="JSON lines or a table; by default a table on a terminal, JSON lines in a pipe.",
 )
+tokens_option = click.option(
+    "--tokens/--no-tokens",
+    default=None,
+    help="Whether a new store keeps the vectors of the texts' words, for ranking and explanations "
+    "(default: yes).",
+)
 half_option = click.option("--half", is_flag=True, help="Embed in 16 bit, where there is a GPU.")
 
 
@@ -38,3 +46,19 @@ def model_options(command: Command) -> Command:
     )
     offline = click.option("--offline", is_flag=True, help="Never fetch a model.")
     return model(offline(command))
+
+
+def check_target(path: str) -> None:
+    """A file can be written there: asked before the work is done."""
+    if Path(path).is_dir() or not Path(path).absolute().parent.is_dir():
+        raise click.BadParameter(f"{path} cannot be written: name a file in a directory there is")
+
+
+def write_page(path: str, text: str) -> None:
+    """Write a page to a file, whole or not at all."""
+    files.publish(Path(path), lambda temporary: _write(temporary, text))
+    console.note(f"written to {path}")
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")

@@ -21,7 +21,7 @@ from engine.ranking.confidence import softmax, temperature_of
 from engine.ranking.contract import Reranked, RerankInput, WordInput
 from engine.types import Float64Array
 
-ATTENTION_TEMPERATURE = 0.05
+ATTENTION_TEMPERATURE = 0.1
 MIX = 0.5
 LEXICAL_SHARE = 0.1
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -134,9 +134,7 @@ class Store:
                     "recall": wanted.recall,
                     "memory": wanted.memory,
                 }
-                connection.execute(sa.delete(settings).where(settings.c.name.in_(values)))
-                rows = [{"name": name, "value": value} for name, value in values.items()]
-                connection.execute(sa.insert(settings), rows)
+                _write_settings(connection, values)
             connection.execute(sa.update(generation).values(published=asdict(published)))
             connection.execute(
                 sa.delete(tombstones).where(tombstones.c.generation <= published.generation)
@@ -160,10 +158,16 @@ class Store:
 
     def rename_model(self, name: str) -> None:
         """Remember where the same model is found now."""
+        self._set({"model": name})
+
+    def set_tokens(self, kept: bool) -> None:
+        """Whether the word vectors of new passages are kept from now on."""
+        if self.settings.tokens is not kept:
+            self._set({"tokens": kept})
+
+    def _set(self, values: dict[str, Any]) -> None:
         with database.writing(self._db, self.path) as connection:
-            connection.execute(
-                sa.update(settings).where(settings.c.name == "model").values(value=name)
-            )
+            _write_settings(connection, values)
         self.settings = self._read_settings()
 
     def stats(self) -> Stats:
@@ -174,6 +178,7 @@ class Store:
             chunked, dead = view.count_chunked(), view.count_dead()
             truncated, known = view.count_truncated(), view.count_sources()
             pending = tuple(view.unfinished_sources())
+            wordless = view.count_wordless() if self.settings.tokens else 0
         indexed = state.published.passages if state.published else 0
         approximate = state.published.approximate if state.published else None
         measured = None if approximate is None else approximate.trial
@@ -200,7 +205,17 @@ class Store:
             recall_target=self.settings.recall,
             recall=None if measured is None else (measured.recall, measured.low, measured.high),
             recall_sample=0 if measured is None else measured.sample,
+            tokens=self.settings.tokens,
+            worded=state.worded,
+            wordless=wordless,
+            word_bytes=state.word_bytes,
         )
+
+
+def _write_settings(connection: sa.Connection, values: Mapping[str, Any]) -> None:
+    connection.execute(sa.delete(settings).where(settings.c.name.in_(values)))
+    rows = [{"name": name, "value": value} for name, value in values.items()]
+    connection.execute(sa.insert(settings), rows)
 
 
 def _size(directory: Path, pattern: str) -> int:

@@ -113,12 +113,14 @@ class Writer:
         self._words = words.fit_if_due(self._connection, held) if rows else held
         self._changed |= bool(rows)
 
-    def drop_words(self) -> None:
-        """Forget all word vectors and what they are projected on."""
+    def drop_words(self) -> int:
+        """Forget all word vectors and what they are projected on; returns of how many passages."""
+        gone = self._words.passages
         for table in (passage_words, directions):
             self._connection.execute(sa.delete(table))
         self._words = Amount(0, 0)
         self._changed = True
+        return gone
 
     def _insert(self, table: sa.Table, rows: Sequence[tuple[Any, ...]]) -> None:
         """Insert rows of all the table's columns, in order, many by one statement.

@@ -1,0 +1,63 @@
+"""Explanations on a terminal: tables of words, and texts shaded by their words' heat."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from engine.types import Explanation, Hit, Word
+
+_SHOWN_WORDS = 3
+_SHADES = ((0.66, "black on bright_yellow"), (0.33, "black on yellow"), (0.1, "bold yellow"))
+"""From which share of the greatest heat a word is shown so."""
+
+
+def clean(text: str) -> str:
+    """Without control characters, which could steer the terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "�" for c in text)
+
+
+def words_table(explanation: Explanation) -> Table:
+    """Word by word, with the three words most attended to."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("word")
+    for name in ("weight", "match", "share"):
+        table.add_column(name, justify="right")
+    table.add_column("attends to", overflow="fold")
+    for n, word in enumerate(explanation.words_a):
+        pairs = zip(explanation.attention[n], explanation.words_b, strict=True)
+        best = sorted(pairs, key=_first, reverse=True)[:_SHOWN_WORDS]
+        seen = ", ".join(f"{other.text} {weight:.0%}" for weight, other in best)
+        numbers = (explanation.weight[n], explanation.match[n], explanation.share[n])
+        table.add_row(Text(clean(word.text)), *(f"{x:.3f}" for x in numbers), Text(clean(seen)))
+    return table
+
+
+def hit(found: Hit) -> RenderableType:
+    """A hit's text, shaded, what its score is the sum of, and its words."""
+    explanation = found.explanation
+    if explanation is None:
+        return Text(f"{found.rank}  {clean(found.id)}: no word vectors to explain it by", "dim")
+    sums = " + ".join(f"{name} {part:.4f}" for name, part in explanation.parts.items())
+    title = Text(f"\n{found.rank}  {clean(found.id)}  ", style="bold")
+    title.append(f"{found.score:.4f} = {sums}", style="dim")
+    return Group(title, shaded(found.text, explanation, found.start), words_table(explanation))
+
+
+def shaded(text: str, explanation: Explanation, offset: int = 0) -> Text:
+    """A text that begins at character `offset` of the explained one, its words shaded by heat."""
+    shown = Text(clean(text))
+    hottest = max(explanation.heat, default=0.0)
+    for word, heat in zip(explanation.words_b, explanation.heat, strict=True):
+        start, end = word.start - offset, word.end - offset
+        if start < 0 or end > len(text) or not hottest:
+            continue
+        style = next((style for share, style in _SHADES if heat >= share * hottest), None)
+        if style is not None:
+            shown.stylize(style, start, end)
+    return shown
+
+
+def _first(pair: tuple[float, Word]) -> float:
+    return pair[0]
