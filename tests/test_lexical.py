@@ -185,7 +185,7 @@ def test_any_text_is_a_query(
         [
             "I don't know",
             "error POL-358 appeared",
-            "the number 358 of pol is not pol 35 8".removeprefix("the "),
+            "number 358 of pol is not pol 35 8",
             "near or far",
             "the cat and the dog",
             "the OR the",
@@ -195,6 +195,25 @@ def test_any_text_is_a_query(
         ]
     )
     assert sorted(ids_of(tmp_path / "s", query)) == expected
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("the dog and The DOG", '"dog"'),
+        ("to be", '"to" OR "be"'),
+        ("I'm hungry", '"hungry"'),
+        ("I'm", '"I m"'),
+        ("U.S.A. law", '"U S A" OR "law"'),
+        ("POL-358", '"POL 358" OR "POL" OR "358"'),
+        ("state-of-the-art", '"state" OR "art"'),
+        ("Ohm's", '"Ohm"'),
+        ("A猫 東京都", '"A" OR "猫" * OR "東京" OR "京都"'),
+        ("-- \ud800 *", None),
+    ],
+)
+def test_expressions(query: str, expected: str | None) -> None:
+    assert terms.match_expression(query) == expected
 
 
 def test_a_code_ranks_above_its_parts(engine: Engine, tmp_path: Path) -> None:

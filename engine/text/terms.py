@@ -27,6 +27,7 @@ _DROPPED = re.compile(
 )
 """Soft hyphens, joiners, Hebrew and Arabic points: a word is the same without them."""
 _JOINING = re.compile("[-'._/:‐‑’]+")
+_CONTRACTED = re.compile("['’]")
 _SAME = str.maketrans({"ß": "ss", "ẞ": "ss", "ς": "σ", "ё": "е", "Ё": "Е"})
 _GREEK = re.compile("[\u0370-\u03ff\u1f00-\u1fff]+")
 _MARKS = re.compile("[\u0300-\u036f]+")
@@ -47,13 +48,15 @@ def match_expression(query: str) -> str | None:
     """An FTS5 query for the passages that hold any word of `query`; None where it has no word.
 
     Any text gives a sound expression, for every term is quoted. Stop words count only where there
-    is nothing else. A word of several parts is looked up by those that say something, and where
-    that is not all of them, or it holds a digit (POL-358), also as a whole.
+    is nothing else. A word of several parts is looked up by those that say something, one of
+    letters (U.S.A.) as a whole, and a code (POL-358) both ways: for all words that ranks worse.
     """
     words = _words(query)
     content = [word for word in words if is_content(word)]
     terms = [term for word in content for term in _terms(word)]
-    different = {term.casefold(): term for term in terms or map(_whole, words)}
+    different: dict[str, str] = {}
+    for term in terms or map(_whole, words):
+        different.setdefault(term.casefold(), term)
     return " OR ".join(list(different.values())[:MOST_TERMS]) or None
 
 
@@ -100,10 +103,11 @@ def _is_part(character: str) -> bool:
 
 def _terms(word: str) -> list[str]:
     parts = [part for part in _JOINING.split(word) if part]
-    content = [part for part in parts if is_content(part)]
-    tokens = [_quoted([token]) for part in content for token in _tokens(part)]
-    is_whole = content == parts and not (len(parts) > 1 and any(map(str.isdigit, word)))
-    return tokens if is_whole else [_whole(word), *tokens]
+    if len(parts) > 1 and all(len(part) == 1 for part in parts) and not _CONTRACTED.search(word):
+        return [_whole(word)]
+    tokens = [_quoted([one]) for part in parts if is_content(part) for one in _tokens(part)]
+    is_code = len(parts) > 1 and any(map(str.isdigit, word))
+    return [_whole(word), *tokens] if is_code else tokens
 
 
 def _tokens(text: str) -> list[str]:
