@@ -42,6 +42,7 @@ FLOORS: dict[str, float] = {
     "engine.ranking": 3,
     "engine.storage.store": 3,
     "engine.storage": 2.2,
+    "engine.embedding.words": 2.5,
     "engine.embedding": 2,
     "engine.index": 2,
     "engine.text": 2,
