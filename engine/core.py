@@ -6,7 +6,7 @@ Importing it is light: the model, FAISS and torch are loaded by the first call t
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from engine import opening
@@ -25,6 +25,7 @@ from engine.types import (
 from engine.writing import Writing
 
 if TYPE_CHECKING:
+    from engine.evaluation import Evaluation, Stage
     from engine.ranking.contract import Reranker
     from engine.search import Query
     from engine.transfer import ExportFile
@@ -207,6 +208,35 @@ class Engine(Writing):
 
         self._check_open()
         return explain(self._models.load(), self._store.settings.metric, a, b)
+
+    def evaluate(
+        self,
+        queries: Mapping[str, str],
+        qrels: Mapping[str, Mapping[str, int]],
+        *,
+        stages: Sequence[str] | None = None,
+        where: Where = None,
+    ) -> Evaluation:
+        """How well each stage of the ranking answers judged queries: nDCG@10, MRR@10, Recall@100
+        and MAP@100, and whether the stages differ.
+
+        `queries` are texts by id, `qrels` judgements by the same ids and by document id, above 0
+        for what is relevant; `engine.judgements` reads both from files. `stages` are some of the
+        names in `engine.evaluation.STAGES` (None: all). Raises `InvalidInputError` where no query
+        has judgements, `EngineError` without the extra `evaluate`.
+        """
+        from engine import evaluation
+
+        self._check_open()
+
+        def ask(texts: list[str], stage: Stage, k: int) -> list[SearchResult]:
+            return self.search_many(texts, k=k, where=where, rerank=stage.rerank)
+
+        def existing(ids: Sequence[str]) -> Collection[str]:
+            with self._store.reading() as view:
+                return view.known(ids)
+
+        return evaluation.evaluate(queries, qrels, evaluation.chosen(stages), ask, existing)
 
     def stats(self) -> Stats:
         """What the store holds; loads neither the model nor the index."""

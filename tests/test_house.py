@@ -29,6 +29,8 @@ FLOORS: dict[str, float] = {
     "engine.tuned": 4.5,
     "engine.approximation": 3.5,
     "engine.explaining": 4,
+    "engine.evaluation": 3,
+    "engine.judgements": 2.5,
     "engine.checks": 4,
     "engine.opening": 4.5,
     "engine.pruning": 4,
@@ -67,6 +69,8 @@ HEAVY = {
     "selectolax": {"engine.text.html"},
     "pypdf": {"engine.text.pdf"},
     "pathspec": {"engine.text.patterns"},
+    "ir_measures": {"engine.evaluation"},
+    "scipy": {"engine.evaluation"},
     "click": {"cli", "engine.commands"},
 }
 
