@@ -168,10 +168,9 @@ class Console:
     def evaluation(self, report: Evaluation) -> None:
         """The means of each stage, then how the stages differ."""
         if self.as_json:
-            fields = asdict(report)
-            for stage in fields["stages"]:
-                del stage["per_query"]
-            self._line(fields)
+            from engine.evaluation import summary
+
+            self._line(summary(report))
             return
         names = list(report.stages[0].measures)
         scores = _table("stage", *names, "a query")

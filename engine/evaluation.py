@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -148,6 +148,14 @@ def evaluate(
         failed=failed,
         notes=tuple(_notes(queries, qrels, judged, len(documents), absent, failed)),
     )
+
+
+def summary(report: Evaluation) -> dict[str, Any]:
+    """The report as plain values, without those of single queries."""
+    fields = asdict(report)
+    for stage in fields["stages"]:
+        del stage["per_query"]
+    return fields
 
 
 def paired_t(differences: Float64Array) -> tuple[float, float, float, float]:
