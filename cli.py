@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import click
 
 from engine import __version__, console
-from engine.commands import asking, indexing, keeping, moving
+from engine.commands import asking, evaluating, indexing, keeping, moving
 from engine.errors import EngineError, InvalidInputError, LockedError, ModelMismatchError
 
 
@@ -47,6 +47,7 @@ for command in (
     keeping.compact,
     keeping.tune,
     keeping.tokens,
+    evaluating.evaluate,
     moving.export,
     moving.import_,
     moving.backup,

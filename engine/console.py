@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.types import (
     AddReport,
@@ -24,6 +24,9 @@ from engine.types import (
     StoredDocument,
     TuneReport,
 )
+
+if TYPE_CHECKING:
+    from engine.evaluation import Evaluation
 
 BLANK = SkipReason.BLANK
 
@@ -132,11 +135,7 @@ class Console:
         if self.as_json:
             self._line({**asdict(report), "chosen": asdict(report.chosen)})
             return
-        from rich.table import Table
-
-        table = Table(box=None, pad_edge=False, header_style="dim")
-        for name in ("index", "width", "candidates", "recall@10", "95 %", "one query", "size"):
-            table.add_column(name, justify="left" if name == "index" else "right")
+        table = _table("index", "width", "candidates", "recall@10", "95 %", "one query", "size")
         for one in (*report.trials, report.chosen):
             exact = not one.width
             table.add_row(
@@ -150,6 +149,50 @@ class Console:
             )
         _print(table)
         print(f"target {report.target:g}; in use from now on: {report.chosen.factory}")
+
+    def evaluation(self, report: Evaluation) -> None:
+        """The means of each stage, then how the stages differ."""
+        if self.as_json:
+            from engine.evaluation import summary
+
+            self._line(summary(report))
+            return
+        names = list(report.stages[0].measures)
+        scores = _table("stage", *names, "a query")
+        for stage in report.stages:
+            values = [f"{stage.measures[name]:.4f}" for name in names]
+            scores.add_row(stage.name, *values, f"{1000 * stage.seconds / report.judged:.1f} ms")
+        _print(scores)
+        if report.comparisons:
+            measure = report.comparisons[0].measure
+            print(f"\n{report.judged:,} judged queries; the stages' {measure}, paired by query:")
+            differences = _table("stage", "difference", "95 %", "p")
+            for one in report.comparisons:
+                differences.add_row(
+                    f"{one.stage} less {one.against}",
+                    f"{one.difference:+.4f}",
+                    f"{one.low:+.4f} to {one.high:+.4f}",
+                    f"{one.p:.4f}",
+                )
+            _print(differences)
+
+    def judged_queries(self, report: Evaluation) -> None:
+        """The measures of each judged query; in a table the first one, stage by stage."""
+        found = {stage.name: stage.per_query for stage in report.stages}
+        ids = list(report.stages[0].per_query)
+        if self.as_json:
+            for id_ in ids:
+                stages = {name: values[id_] for name, values in found.items()}
+                self._line({"query": id_, "stages": stages})
+            return
+        from rich.text import Text
+
+        measure = next(iter(report.stages[0].measures))
+        table = _table("query", *(f"{name}, {measure}" for name in found))
+        for id_ in ids:
+            values = [f"{of[id_][measure]:.4f}" for of in found.values()]
+            table.add_row(Text(_clean(id_)), *values)
+        _print(table)
 
     def report(self, report: AddReport, store: str) -> None:
         rate = report.documents / report.seconds if report.seconds else 0.0
@@ -307,6 +350,17 @@ def _count(number: int, noun: str) -> str:
 
 def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def _table(first: str, *others: str) -> Any:
+    """A table of a column of names and columns of numbers."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column(first, overflow="fold")
+    for name in others:
+        table.add_column(name, justify="right")
+    return table
 
 
 def _print(renderable: Any) -> None:

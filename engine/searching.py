@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import InvalidInputError
@@ -13,6 +13,7 @@ from engine.types import Explanation, SearchResult
 
 if TYPE_CHECKING:
     from engine.candidates import Clock, Options
+    from engine.evaluation import Evaluation, Stage
     from engine.queries import Query
     from engine.ranking.contract import Reranker
 
@@ -150,6 +151,35 @@ class Searching(Session):
 
         self._check_open()
         return explain(self._models.load(), self._store.settings.metric, a, b)
+
+    def evaluate(
+        self,
+        queries: Mapping[str, str],
+        qrels: Mapping[str, Mapping[str, int]],
+        *,
+        stages: Sequence[str] | None = None,
+        where: Where = None,
+    ) -> Evaluation:
+        """How well each stage of the ranking answers judged queries: nDCG@10, MRR@10, Recall@100
+        and MAP@100, and whether the stages differ.
+
+        `queries` are texts by id, `qrels` judgements by the same ids and by document id, above 0
+        for what is relevant; `engine.judgements` reads both from files. `stages` are some of the
+        names in `engine.evaluation.STAGES` (None: all). Raises `InvalidInputError` where no query
+        has judgements, `EngineError` without the extra `evaluate`.
+        """
+        from engine import evaluation
+
+        self._check_open()
+
+        def ask(texts: list[str], stage: Stage, k: int) -> list[SearchResult]:
+            return self.search_many(texts, k=k, where=where, mode=stage.mode, rerank=stage.rerank)
+
+        def existing(ids: Sequence[str]) -> Collection[str]:
+            with self._store.reading() as view:
+                return view.known(ids)
+
+        return evaluation.evaluate(queries, qrels, evaluation.chosen(stages), ask, existing)
 
     def _answer(
         self, queries: list[Query], options: Options, where: Filter | None, clock: Clock

@@ -36,6 +36,8 @@ FLOORS: dict[str, float] = {
     "engine.tokens": 4,
     "engine.approximation": 3.5,
     "engine.explaining": 4.2,
+    "engine.evaluation": 3,
+    "engine.judgements": 2.5,
     "engine.checks": 4,
     "engine.opening": 4.5,
     "engine.pruning": 4,
@@ -80,6 +82,8 @@ HEAVY = {
     "selectolax": {"engine.text.html"},
     "pypdf": {"engine.text.pdf"},
     "pathspec": {"engine.text.patterns"},
+    "ir_measures": {"engine.evaluation"},
+    "scipy": {"engine.evaluation"},
     "click": {"cli", "engine.commands"},
 }
 
