@@ -39,6 +39,7 @@ for command in (
     indexing.index,
     asking.query,
     asking.explain,
+    asking.why,
     keeping.status,
     keeping.get,
     keeping.delete,

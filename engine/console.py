@@ -23,6 +23,7 @@ from engine.types import (
     Stats,
     StoredDocument,
     TuneReport,
+    Why,
 )
 
 if TYPE_CHECKING:
@@ -83,6 +84,13 @@ class Console:
         )
         _print(explained.words_table(back))
         print(f"attention score {back.attention_score:.4f}")
+
+    def why(self, found: Why) -> None:
+        """The reasons, a line each."""
+        if self.as_json:
+            self._line(asdict(found))
+        else:
+            print(_clean("\n".join(found.reasons)))
 
     def documents(self, documents: Sequence[StoredDocument]) -> None:
         for document in documents:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from engine.errors import InvalidInputError
-from engine.session import Session
+from engine.session import Session, text_list
 from engine.settings import DEFAULT_K, Mode
 from engine.storage.where import Filter, as_filter
-from engine.types import Explanation, SearchResult
+from engine.types import Explanation, IdArray, SearchResult, Why
 
 if TYPE_CHECKING:
     from engine.candidates import Clock, Options
     from engine.evaluation import Evaluation, Stage
+    from engine.index.snapshot import Snapshot
     from engine.queries import Query
     from engine.ranking.contract import Reranker
+    from engine.storage.view import View
 
+Answer = TypeVar("Answer")
 Where = str | Mapping[str, Any] | None
 """A filter on metadata: an expression, or field -> value or list of values; None for none."""
 
@@ -152,6 +155,40 @@ class Searching(Session):
         self._check_open()
         return explain(self._models.load(), self._store.settings.metric, a, b)
 
+    def why(
+        self,
+        id: str,
+        query: str,
+        *,
+        k: int = DEFAULT_K,
+        where: Where = None,
+        mode: Mode | str | None = None,
+    ) -> Why:
+        """Why a document is, or is not, among the first `k` answers of a text.
+
+        Its rank and score in each leg and after ranking, how far it is from the last of the first
+        k, which words of the query it does not hold, whether the filter or the model's window left
+        it out. Raises `DocumentNotFoundError`, and what `search` raises.
+        """
+        from engine import queries as preparing
+        from engine import reasons, search
+        from engine.candidates import Options
+
+        options = Options(k=search.check_k(k), mode=search.as_mode(mode))
+        (key,) = text_list([id], "id")
+        condition = as_filter(where)
+        self._check_open()
+        (asked,) = preparing.text_queries([query], self._models.load, self._store.settings)
+        if isinstance(asked, preparing.Unanswerable):
+            raise InvalidInputError(asked.fault)
+        reranker = self._reranking()
+        return self._on_snapshot(
+            condition,
+            lambda view, snapshot, allowed: reasons.why(
+                view, snapshot, key, asked, options, allowed, self._store.settings, reranker
+            ),
+        )
+
     def evaluate(
         self,
         queries: Mapping[str, str],
@@ -193,6 +230,24 @@ class Searching(Session):
                 return search.run(
                     view, None, queries, options, allowed, self._store.settings, None, clock
                 )
+        return self._on_snapshot(
+            where,
+            lambda view, snapshot, allowed: search.run(
+                view,
+                snapshot,
+                queries,
+                options,
+                allowed,
+                self._store.settings,
+                reranker,
+                clock,
+            ),
+        )
+
+    def _on_snapshot(
+        self, where: Filter | None, work: Callable[[View, Snapshot, IdArray | None], Answer]
+    ) -> Answer:
+        """What `work` makes of one generation: its rows, its index, the ids a filter leaves."""
         from engine.upkeep import IndexReplaced
 
         keeper = self._open_index()
@@ -203,18 +258,9 @@ class Searching(Session):
                 except IndexReplaced:
                     continue
                 allowed = None if where is None else view.allowed(where)
-                results = search.run(
-                    view,
-                    snapshot,
-                    queries,
-                    options,
-                    allowed,
-                    self._store.settings,
-                    reranker,
-                    clock,
-                )
+                answer = work(view, snapshot, allowed)
             keeper.repair()
-            return results
+            return answer
 
     def _reranking(self) -> Reranker:
         if self._reranker is None:

@@ -130,6 +130,33 @@ class Explanation:
     parts: Mapping[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why a document is, or is not, among the first `k` answers of a query.
+
+    `rank` and `score` are those it was answered with, None where it was no candidate; `last_score`
+    is that of the last of the first `k`. `dense_rank` and `lexical_rank` count from 1 among all
+    documents the filter leaves, by `similarity` and by BM25 (`lexical`); None where that leg has
+    no part or does not find it. `missing` are the query's words that it does not hold, `truncated`
+    counts its passages of which the model saw only the beginning. `reasons` say it in sentences.
+    """
+
+    id: str
+    query: str
+    k: int
+    rank: int | None
+    score: float | None
+    last_score: float | None
+    dense_rank: int | None
+    similarity: float | None
+    lexical_rank: int | None
+    lexical: float | None
+    filtered: bool
+    missing: tuple[str, ...]
+    truncated: int
+    reasons: tuple[str, ...] = ()
+
+
 class SkipReason(Enum):
     """Why a row was not indexed."""
 

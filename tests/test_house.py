@@ -28,6 +28,7 @@ FLOORS: dict[str, float] = {
     "engine.ingest": 4,
     "engine.search": 4.2,
     "engine.searching": 4.75,
+    "engine.reasons": 4.3,
     "engine.wording": 4.1,
     "engine.candidates": 4,
     "engine.queries": 3.9,

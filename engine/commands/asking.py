@@ -151,3 +151,34 @@ def explain(
     console.Console(as_json).explanation(there, back)
     if html is not None:
         write_page(html, page.of_texts(there, back))
+
+
+@click.command()
+@click.argument("id")
+@click.argument("text")
+@click.option("-k", "k", type=click.IntRange(min=1), default=DEFAULT_K, show_default=True)
+@click.option("--mode", type=click.Choice([mode.value for mode in Mode]), help="As of query.")
+@click.option("--where", help="Filter on metadata, as of query.")
+@store_option
+@model_options
+@json_option
+def why(
+    id: str,
+    text: str,
+    k: int,
+    mode: str | None,
+    where: str | None,
+    store: str,
+    model: str | None,
+    offline: bool,
+    as_json: bool | None,
+) -> None:
+    """Say why the document ID is, or is not, among the first answers to TEXT.
+
+    Its rank by meaning and by words among all documents, its rank and score among the answers,
+    the words of TEXT that it does not hold, whether the filter or the model's window left it out.
+    """
+    from engine.core import Engine
+
+    with Engine.open(store, model=model, offline=offline) as engine:
+        console.Console(as_json).why(engine.why(id, text, k=k, where=where, mode=mode))

@@ -262,6 +262,11 @@ class View:
         """Passages of which the model saw only the beginning."""
         return self._count(sa.select(sa.func.count()).where(passages.c.truncated))
 
+    def count_truncated_of(self, ids: Sequence[int]) -> int:
+        """Passages among `ids` of which the model saw only the beginning."""
+        chosen = sa.select(sa.func.count()).where(in_list(passages.c.id, ids), passages.c.truncated)
+        return self._count(chosen)
+
     def sources_under(self, root: str) -> list[str]:
         """The sources that are `root` itself or lie below it."""
         prefix = root.rstrip("/") + "/"
