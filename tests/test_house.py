@@ -53,7 +53,7 @@ FLOORS: dict[str, float] = {
 
 HEAVY = {
     "faiss": {"engine.index.flat", "engine.index.quantised", "engine.index.approximate"},
-    "torch": {"engine.index.scorer", "engine.ranking"},
+    "torch": {"engine.index.scorer", "engine.index.half", "engine.index.batch", "engine.ranking"},
     "sentence_transformers": {"engine.embedding.sentence_transformer"},
     "transformers": {"engine.embedding.sentence_transformer"},
     "tokenizers": {"engine.embedding.sentence_transformer"},

@@ -105,12 +105,19 @@ def exact_top(
         first = None
         if not np.isfinite(scores).all():
             break
-        needed = float(scores[k - 1]) - 2 * current.error(query)
-        if float(scores[-1]) < needed:
-            return compare(index, positions[scores >= needed], query, k, metric)
+        found = proven(scores, positions, k, current.error(query))
+        if found is not None:
+            return compare(index, found, query, k, metric)
         wanted *= _GROWTH
     every = np.arange(len(index.ids)) if keep is None else np.flatnonzero(keep)
     return compare(index, every, query, k, metric)
+
+
+def proven(scores: Float32Array, positions: Positions, k: int, error: float) -> Positions | None:
+    """Of rows with scores, best first and off by `error` at most, those that hold the k nearest
+    of all rows for certain (see `exact_top`); None where more rows are needed to tell."""
+    needed = float(scores[k - 1]) - 2 * error
+    return positions[scores >= needed] if float(scores[-1]) < needed else None
 
 
 def compare(
