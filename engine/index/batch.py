@@ -7,6 +7,7 @@ import torch
 
 from engine.index import half, scorer
 from engine.index.contract import (
+    DIRECT_SHARE,
     SLACK,
     Candidates,
     Positions,
@@ -24,6 +25,8 @@ _SHARE = 16
 """Where more than one in so many rows would be candidates, bfloat16 is not worth it."""
 _WIDEST = 4096
 """Of more candidates than this, float32 leaves fewer to compare."""
+_ALONE = 8
+"""So few queries that bfloat16 left undecided are searched one by one, without a scan for all."""
 
 
 def exact_many(
@@ -39,14 +42,20 @@ def exact_many(
     """`contract.exact_top` for each of the (m, d) queries, scanned together.
 
     With `halved` (None: where the device is fast at it) in bfloat16, for more candidates as long
-    as some query is not decided; at last, or at once, in float32.
+    as some query is not decided; at last, or at once, in float32. Where a filter leaves few rows
+    nothing is scanned.
     """
     on = on or scorer.device()
+    kept = len(index.ids) if keep is None else int(np.count_nonzero(keep))
+    few = kept * DIRECT_SHARE <= len(index.ids)
     if halved is None:
         halved = half.fast_on(on) and len(index.ids) >= half.SMALLEST
-    answers = _halved(index, queries, k, metric, keep, on) if halved else {}
+    halved = halved and not few
+    answers = _halved(index, queries, k, metric, keep, kept, on) if halved else {}
     rest = [number for number in range(len(queries)) if number not in answers]
-    first = scorer.nearest_many(index, queries[rest], k + SLACK, keep, on)
+    first: list[tuple[Float32Array, Positions]] | list[None] = [None] * len(rest)
+    if not few and len(rest) > (_ALONE if halved else 0):
+        first = scorer.nearest_many(index, queries[rest], k + SLACK, keep, on)
     for number, found in zip(rest, first, strict=True):
         answers[number] = exact_top(index, queries[number], k, metric, keep=keep, first=found)
     return [answers[number] for number in range(len(queries))]
@@ -58,10 +67,10 @@ def _halved(
     k: int,
     metric: Metric,
     keep: BoolArray | None,
+    kept: int,
     on: torch.device,
 ) -> dict[int, Candidates]:
     """The answers that a scan in bfloat16 decides, by the number of their query."""
-    kept = len(index.ids) if keep is None else int(np.count_nonzero(keep))
     wanted = _SPREAD * k + 2 * SLACK
     answers: dict[int, Candidates] = {}
     if k == 0 or wanted * _SHARE > kept:
