@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks import gpu
 from engine import vectors
 from engine.index import batch, contract, half, scorer
 from engine.index.flat import FlatIndex
@@ -320,3 +322,11 @@ def test_the_proof_needs_twice_the_error() -> None:
     sure = contract.proven(scores, places, 2, 0.25)
     assert sure is not None
     assert sure.tolist() == [0, 1, 2]
+
+
+def test_the_benchmark_runs_on_a_cpu() -> None:
+    done = CliRunner().invoke(gpu.main, ["--rows", "5000", "--queries", "8", "--device", "cpu"])
+    assert done.exit_code == 0, done.output
+    assert "recall@10 against float64 on 8 queries: 1.0000" in done.output
+    assert "ids and similarities the same as float32's" in done.output
+    assert "8 queries, bf16, the scan alone, streamed" in done.output
