@@ -266,6 +266,12 @@ def test_a_precision_that_torch_cannot_tell_is_taken_for_reduced(
     assert scorer._kind() is torch.float64
 
 
+def test_queries_may_be_read_only() -> None:
+    queries = unit(3, seed=1)
+    queries.flags.writeable = False
+    assert_exact(built(unit(3000)), queries, 5)
+
+
 def test_the_callers_autocast_does_not_reach_the_scan() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         assert_exact(built(unit(3000)), unit(3, seed=1), 5)

@@ -79,7 +79,7 @@ def errors(copy: Copy, queries: Float32Array) -> Float64Array:
     one; inf where sums could overflow. Where numbers are lost for being too small, in the
     measuring too, that is at most `_LEAST` in each of d places."""
     wide, d = queries.astype(np.float64), queries.shape[1]
-    rounded = torch.from_numpy(queries).bfloat16().double().numpy()
+    rounded = torch.tensor(queries).bfloat16().double().numpy()
     length = np.linalg.norm(wide, axis=1)
     own = np.linalg.norm(rounded, axis=1)
     lost = np.linalg.norm(wide - rounded, axis=1)
