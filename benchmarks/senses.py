@@ -22,9 +22,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.senses import occurrence
 from engine.embedding.base import WordEmbedder
 from engine.models import ModelSource
+from engine.senses import occurrence
 from engine.settings import DEFAULT_MODEL
 from engine.vectors import unit_rows
 

@@ -67,6 +67,8 @@ HEAVY = {
     "faiss": {"engine.index.flat", "engine.index.quantised", "engine.index.approximate"},
     "torch": {
         "engine.index.scorer",
+        "engine.index.half",
+        "engine.index.batch",
         "engine.ranking",
         "engine.embedding.sentence_transformer",
     },

@@ -26,7 +26,7 @@ _SPREAD = 8
 _SCAN_SHARE = 4
 _PRECISE_SHARE = 16
 """Where more than one in so many rows would be candidates, the scan is not worth it."""
-_DIRECT_SHARE = 64
+DIRECT_SHARE = 64
 """Where a filter leaves no more than one in so many rows, those are compared without a scan."""
 
 
@@ -93,7 +93,7 @@ def exact_top(
     if k == 0:
         return Candidates(np.empty(0, np.int64), np.empty(0, np.float64))
     length = float(np.linalg.norm(query.astype(np.float64)))
-    few = kept * _DIRECT_SHARE <= len(index.ids) or length * index.longest >= _FLOAT32_MAX
+    few = kept * DIRECT_SHARE <= len(index.ids) or length * index.longest >= _FLOAT32_MAX
     start = index if first is None else index.precise or index
     wanted = k + SLACK if start.precise is None else _SPREAD * k + 2 * SLACK
     current: VectorIndex | None = None if few else start
@@ -105,12 +105,19 @@ def exact_top(
         first = None
         if not np.isfinite(scores).all():
             break
-        needed = float(scores[k - 1]) - 2 * current.error(query)
-        if float(scores[-1]) < needed:
-            return compare(index, positions[scores >= needed], query, k, metric)
+        found = proven(scores, positions, k, current.error(query))
+        if found is not None:
+            return compare(index, found, query, k, metric)
         wanted *= _GROWTH
     every = np.arange(len(index.ids)) if keep is None else np.flatnonzero(keep)
     return compare(index, every, query, k, metric)
+
+
+def proven(scores: Float32Array, positions: Positions, k: int, error: float) -> Positions | None:
+    """Of rows with scores, best first and off by `error` at most, those that hold the k nearest
+    of all rows for certain (see `exact_top`); None where more rows are needed to tell."""
+    needed = float(scores[k - 1]) - 2 * error
+    return positions[scores >= needed] if float(scores[-1]) < needed else None
 
 
 def compare(

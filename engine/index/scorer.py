@@ -1,12 +1,15 @@
 """Batches of queries scored exactly by torch: blocked products and a running top-k.
 
 Never a full (queries x rows) matrix. On a GPU the rows stream through in blocks, so the
-collection may be larger than the device's memory.
+collection may be larger than the device's memory. This is the way with every bit of float32;
+`half` is the fast one where there is a GPU.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import Self
 
 import numpy as np
 import torch
@@ -22,7 +25,43 @@ _GROUP = 32
 
 def device() -> torch.device:
     """The GPU where there is one, else the CPU."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The best of the rows seen so far: float scores (m, k), best first, and their positions."""
+
+    scores: torch.Tensor
+    places: torch.Tensor
+
+    @classmethod
+    def of(cls, queries: int, k: int, on: torch.device) -> Self:
+        """Nothing seen yet."""
+        shape = (queries, k)
+        scores = torch.full(shape, -torch.inf, dtype=torch.float32, device=on)
+        return cls(scores, torch.full(shape, -1, dtype=torch.int64, device=on))
+
+    def joined(self, scores: torch.Tensor, start: int) -> Self:
+        """With the (m, n) scores of the n rows from position `start` on."""
+        k = self.scores.shape[1]
+        top, at = _top(scores, k)
+        best, chosen = torch.cat([self.scores, top], dim=1).topk(k, dim=1)
+        places = torch.cat([self.places, at + start], dim=1).gather(1, chosen)
+        return type(self)(best, places)
+
+    def answers(self) -> list[tuple[Float32Array, Positions]]:
+        """For each query its float32 scores and positions."""
+        scores = self.scores.to("cpu", torch.float32)
+        return list(zip(scores.numpy(), self.places.cpu().numpy(), strict=True))
+
+
+def rows_at_once(queries: int, on: torch.device) -> int:
+    """How many rows make a block of scores that the device holds."""
+    step = _ROWS_A_BLOCK if on.type == "cpu" else _ROWS_A_BLOCK_CUDA
+    return max(1, min(step, _SCORES_A_BLOCK // queries))
 
 
 def nearest_many(
@@ -43,23 +82,30 @@ def nearest_many(
     if k == 0 or len(queries) == 0:
         nothing = torch.empty(0)
         return [(nothing.numpy(), nothing.long().numpy())] * len(queries)
-    step = _ROWS_A_BLOCK if on.type == "cpu" else _ROWS_A_BLOCK_CUDA
-    step = max(1, min(step, _SCORES_A_BLOCK // len(queries)))
-    wanted = torch.from_numpy(queries).to(on)
-    best = torch.full((len(queries), k), -torch.inf, device=on)
-    places = torch.full((len(queries), k), -1, dtype=torch.int64, device=on)
+    step, kind = rows_at_once(len(queries), on), _kind()
+    wanted = torch.from_numpy(queries).to(on, kind)
+    best = Running.of(len(queries), k, on)
     with torch.inference_mode(), torch.autocast(on.type, enabled=False):
         for start in range(0, rows_total, step):
             stop = min(start + step, rows_total)
-            rows = _shared(index.vectors[start:stop]).to(on)
+            rows = shared(index.vectors[start:stop]).to(on).to(kind)
             scores = wanted @ rows.T
             if keep is not None:
                 scores.masked_fill_(~torch.from_numpy(keep[start:stop]).to(on), -torch.inf)
-            top, at = _top(scores, k)
-            joined = torch.cat([best, top], dim=1)
-            best, chosen = joined.topk(k, dim=1)
-            places = torch.cat([places, at + start], dim=1).gather(1, chosen)
-    return list(zip(best.cpu().numpy(), places.cpu().numpy(), strict=True))
+            best = best.joined(scores, start)
+    return best.answers()
+
+
+def _kind() -> torch.dtype:
+    """float32, or float64 where the process lets float32 products be taken with fewer bits.
+
+    torch raises where that was set for some devices alone; then it may be for this one.
+    """
+    try:
+        whole = torch.get_float32_matmul_precision() == "highest"
+    except RuntimeError:
+        whole = False
+    return torch.float32 if whole else torch.float64
 
 
 def _top(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -86,7 +132,7 @@ def _top(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     return top, places.gather(1, at)
 
 
-def _shared(rows: Float32Array) -> torch.Tensor:
+def shared(rows: Float32Array) -> torch.Tensor:
     """The rows as a tensor on the same memory, which is only ever read.
 
     torch warns of arrays that are not writable, as memory-mapped ones are: it is shown the same

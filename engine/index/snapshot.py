@@ -12,7 +12,7 @@ import numpy as np
 
 from engine import vectors
 from engine.index.approximate import ApproximateIndex
-from engine.index.contract import SLACK, Candidates, VectorIndex, exact_top, merge
+from engine.index.contract import Candidates, VectorIndex, exact_top, merge
 from engine.index.flat import FlatIndex
 from engine.settings import Metric
 from engine.types import BoolArray, Float32Array, IdArray
@@ -110,7 +110,7 @@ class Snapshot:
         exact: bool = False,
     ) -> list[Candidates]:
         """`search` for each row of `queries`, scored together by torch."""
-        from engine.index import scorer
+        from engine.index import batch
 
         parts: list[list[Candidates]] = []
         for index in self.parts:
@@ -119,13 +119,7 @@ class Snapshot:
             if approximate is not None:
                 parts.append(approximate.search(queries, k, self.metric, keep))
                 continue
-            first = scorer.nearest_many(index, queries, k + SLACK, keep)
-            parts.append(
-                [
-                    exact_top(index, query, k, self.metric, keep=keep, first=found)
-                    for query, found in zip(queries, first, strict=True)
-                ]
-            )
+            parts.append(batch.exact_many(index, queries, k, self.metric, keep=keep))
         return [merge(list(found), k) for found in zip(*parts, strict=True)]
 
     def vectors(self, ids: Sequence[int]) -> Float32Array:

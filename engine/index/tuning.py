@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from engine.index import scorer
+from engine.index import batch
 from engine.index.approximate import ApproximateIndex
-from engine.index.contract import SLACK, Candidates, VectorIndex, exact_top
+from engine.index.contract import Candidates, VectorIndex, exact_top
 from engine.settings import Metric
 from engine.types import Float32Array, IdArray, Trial
 
@@ -52,11 +52,7 @@ def draw(index: VectorIndex, metric: Metric) -> Sample:
     count = min(len(index.ids), CHOOSING + REPORTING)
     chosen = np.random.default_rng(SEED).choice(len(index.ids), count, replace=False)
     rows, own = index.vectors[chosen], index.ids[chosen]
-    proposed = scorer.nearest_many(index, rows, K + 1 + SLACK, None)
-    exact = [
-        exact_top(index, row, K + 1, metric, first=first)
-        for row, first in zip(rows, proposed, strict=True)
-    ]
+    exact = batch.exact_many(index, rows, K + 1, metric)
     return Sample(rows, own, [_others(*one) for one in zip(exact, own.tolist(), strict=True)])
 
 
