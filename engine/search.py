@@ -35,10 +35,10 @@ def check_k(k: int) -> int:
     return int(k)
 
 
-def as_mode(mode: object) -> Mode:
-    """A mode by value or name; None is hybrid."""
+def as_mode(mode: object, metric: Metric) -> Mode:
+    """A mode by value or name; None is hybrid, and dense where lengths count (ip)."""
     if mode is None:
-        return Mode.HYBRID
+        return Mode.HYBRID if metric is Metric.COSINE else Mode.DENSE
     try:
         return Mode(mode)
     except ValueError:

@@ -45,7 +45,7 @@ class Searching(Session):
 
         `where` filters on metadata: an expression ("year >= 2000 and lang = 'en'") or a mapping
         of field to value or list of values. `mode` says which legs find the candidates: "hybrid"
-        (the default), "dense" (the texts' vectors) or "lexical" (BM25; without `rerank` it needs
+        (the default; of an ip store "dense"), "dense" (the texts' vectors) or "lexical" (BM25; without `rerank` it needs
         no model). The best 50 (or k) are then ranked by cosine, by the softmax attention of the
         query's words over theirs, and by BM25, and each hit gets its weight; with `rerank` False
         they stay in the order the legs found them (None: True, but for "lexical"). `explain`
@@ -93,7 +93,7 @@ class Searching(Session):
 
         if isinstance(queries, str | bytes) or not isinstance(queries, Iterable):
             raise InvalidInputError("search_many takes a list of texts; use search for one")
-        chosen = search.as_mode(mode)
+        chosen = search.as_mode(mode, self._store.settings.metric)
         reranked = chosen is not Mode.LEXICAL if rerank is None else bool(rerank)
         options = Options(
             k=search.check_k(k),
@@ -174,7 +174,9 @@ class Searching(Session):
         from engine import reasons, search
         from engine.candidates import Options
 
-        options = Options(k=search.check_k(k), mode=search.as_mode(mode))
+        options = Options(
+            k=search.check_k(k), mode=search.as_mode(mode, self._store.settings.metric)
+        )
         (key,) = text_list([id], "id")
         condition = as_filter(where)
         self._check_open()

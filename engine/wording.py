@@ -13,7 +13,6 @@ import numpy as np
 from engine import words
 from engine.candidates import Candidate, Clock
 from engine.queries import Query
-from engine.ranking import explain
 from engine.ranking.contract import Reranked, WordInput
 from engine.settings import Metric
 from engine.storage.records import StoreSettings
@@ -62,6 +61,8 @@ class Wording:
         self, query: Query, near: Sequence[Candidate], ranked: Reranked, count: int
     ) -> list[Explanation | None]:
         """Of each of the first hits, why it scores what it does; None where words are missing."""
+        from engine.ranking import explain
+
         if not self._usable or query.words is None:
             return [None] * count
         chosen = [near[at] for at in ranked.order[:count]]

@@ -53,7 +53,7 @@ def test_cosines_are_those_computed_by_hand(engine: Engine) -> None:
 
 def test_weights_are_the_softmax_of_the_scores(engine: Engine) -> None:
     engine.add(["red apple", "red pear", "blue pear"])
-    result = engine.search("red apple", k=2)
+    result = engine.search("red apple", k=2, mode="dense")
     similarities = np.array([1.0, 0.5, 0.0])
     tau = 1.3 * float(similarities.std())
     assert result.temperature == pytest.approx(tau)
@@ -65,7 +65,7 @@ def test_weights_are_the_softmax_of_the_scores(engine: Engine) -> None:
 
 def test_without_rerank_there_is_no_weight(engine: Engine) -> None:
     engine.add(["red apple"])
-    (hit,) = engine.search("red", rerank=False).hits
+    (hit,) = engine.search("red", mode="dense", rerank=False).hits
     assert (hit.weight, hit.score) == (None, hit.similarity)
 
 
@@ -538,7 +538,7 @@ def test_a_model_that_fails_on_one_text_spoils_no_other(tmp_path: Path) -> None:
             "document 1: its vector is all zeros and has no direction",
             "document 3: its vector holds NaN or infinity",
         ]
-        assert ids(engine.search("a b")) == ["a", "b"]
+        assert ids(engine.search("a b", mode="dense")) == ["a", "b"]
 
 
 class Wrong(WordEmbedder):

@@ -21,7 +21,7 @@ def test_worked_by_hand() -> None:
     a = (Word("sun", 0, 3), Word("sea", 4, 7))
     b = (Word("sun", 0, 3), Word("sea", 4, 7))
     rows = np.eye(2, dtype=np.float32)
-    found = explain(("sun sea", "sun sea"), (a, b), (rows, rows), 0.5, 1 / math.log(3))
+    found = explain(("sun sea", "sun sea"), (a, b), (rows, rows), 0.5, temperature=1 / math.log(3))
     assert found.attention[0] == pytest.approx((0.75, 0.25))
     assert found.match == pytest.approx((0.75, 0.75))
     assert found.share == pytest.approx((0.375, 0.375))
@@ -93,11 +93,11 @@ def test_a_word_finds_its_match_and_context_tells_senses_apart(
 @pytest.mark.model
 def test_word_vectors_are_the_mean_of_their_pieces(minilm: SentenceTransformerEmbedder) -> None:
     text = "unbelievably good"
-    words, rows = minilm.word_vectors(text, query=False)
+    _, (words,) = minilm.embed_with_words([text], query=False)
     states = minilm.model.encode([text], output_value="token_embeddings")[0].numpy()
-    assert [word.text for word in words] == ["unbelievably", "good"]
+    assert [text[start:end] for start, end in words.spans] == ["unbelievably", "good"]
     expected = np.stack([states[1:6].mean(axis=0), states[6]])
-    np.testing.assert_allclose(rows, unit_rows(expected), atol=1e-6)
+    np.testing.assert_allclose(words.vectors, unit_rows(expected), atol=1e-6)
 
 
 def test_what_cannot_be_explained(engine: Engine) -> None:

@@ -112,17 +112,20 @@ def test_a_newer_store_is_refused(engine: Engine, tmp_path: Path) -> None:
     assert (error.value.found, error.value.expected) == ("9999", schema.HEAD)
 
 
+NEXT = f"{int(schema.HEAD) + 1:04d}"
+
+
 @pytest.fixture
 def old_store(tmp_path: Path, words: WordEmbedder, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A store one schema behind: the program learns a revision 0003 that adds a table."""
+    """A store one schema behind: the program learns a revision more, which adds a table."""
     path = tmp_path / "s"
     with Engine.create(path, model=words) as made:
         made.add([Document("a dog", id="dog")])
     copied = tmp_path / "migrations"
     subprocess.run(["cp", "-r", database.migrations_directory(), copied], check=True)
-    (copied / "versions" / "0003_more.py").write_text(
+    (copied / "versions" / f"{NEXT}_more.py").write_text(
         "import sqlalchemy as sa\nfrom alembic import op\n"
-        "revision, down_revision = '0003', '0002'\n"
+        f"revision, down_revision = '{NEXT}', '{schema.HEAD}'\n"
         "def upgrade():\n"
         "    op.create_table('more', sa.Column('a', sa.Integer))\n"
         "    if (__import__('pathlib').Path(__file__).parent / 'fail').exists():\n"
@@ -130,7 +133,7 @@ def old_store(tmp_path: Path, words: WordEmbedder, monkeypatch: pytest.MonkeyPat
     )
     monkeypatch.setattr(database, "migrations_directory", lambda: copied)
     for module in ("engine.storage.database", "engine.storage.store"):
-        monkeypatch.setattr(f"{module}.HEAD", "0003")
+        monkeypatch.setattr(f"{module}.HEAD", NEXT)
     return path
 
 
@@ -141,7 +144,7 @@ def tables(path: Path) -> set[str]:
 
 def test_an_older_store_is_backed_up_and_upgraded(old_store: Path, words: WordEmbedder) -> None:
     with Engine.open(old_store, model=words) as opened:
-        assert opened.stats().schema == "0003"
+        assert opened.stats().schema == NEXT
         assert [hit.id for hit in opened.search("dog").hits] == ["dog"]
     assert "more" in tables(old_store / "store.db")
     (saved,) = (old_store / "backups").iterdir()
@@ -153,7 +156,7 @@ def test_an_older_store_is_backed_up_and_upgraded(old_store: Path, words: WordEm
 def test_a_reader_does_not_upgrade(old_store: Path) -> None:
     with pytest.raises(SchemaVersionError, match="open it once for writing"):
         Engine.open(old_store, read_only=True)
-    assert database.check_schema(old_store) == "0002"
+    assert database.check_schema(old_store) == schema.HEAD
 
 
 def test_a_failed_upgrade_leaves_the_old_store(old_store: Path, tmp_path: Path) -> None:
@@ -161,7 +164,7 @@ def test_a_failed_upgrade_leaves_the_old_store(old_store: Path, tmp_path: Path) 
     with pytest.raises(StorageError, match="half way; the store is as it was"):
         Store(old_store)
     assert "more" not in tables(old_store / "store.db")
-    assert database.check_schema(old_store) == "0002"
+    assert database.check_schema(old_store) == schema.HEAD
 
 
 def test_no_store(tmp_path: Path) -> None:
