@@ -120,9 +120,7 @@ def main() -> None:
     print(f"{len(drawn)} sentences, {len(texts)} definitions, {platform.machine()}")
     chance = np.mean([1 / len(one.senses) for one in drawn])
     print(f"chance of the right sense: {chance:.3f}")
-    print(
-        f"{'':32s} {'right sense':>16s}  {'first ten of all':>16s}\n{'way':32s} choose   report  choose   report"
-    )
+    print(f"{'':32s} {'right sense':>16s}  {'first ten of all':>16s}  (chosen by, reported)")
     matrix = np.stack(list(rows.values()))
     places = {text: n for n, text in enumerate(rows)}
     own = np.array([places[one.senses[one.right]] for one in drawn])

@@ -18,7 +18,7 @@ from engine.index.snapshot import Snapshot
 from engine.queries import Query
 from engine.ranking.confidence import effective_number, holding
 from engine.ranking.contract import Reranked, Reranker, RerankInput
-from engine.settings import Mode
+from engine.settings import Metric, Mode
 from engine.storage.records import StoreSettings
 from engine.storage.view import View
 from engine.types import Explanation, Float64Array, Hit, IdArray, SearchResult

@@ -45,8 +45,8 @@ class Searching(Session):
 
         `where` filters on metadata: an expression ("year >= 2000 and lang = 'en'") or a mapping
         of field to value or list of values. `mode` says which legs find the candidates: "hybrid"
-        (the default; of an ip store "dense"), "dense" (the texts' vectors) or "lexical" (BM25; without `rerank` it needs
-        no model). The best 50 (or k) are then ranked by cosine, by the softmax attention of the
+        (the default, but for ip), "dense" (the texts' vectors) or "lexical" (BM25; without
+        `rerank` it needs no model). The best 50 (or k) are then ranked by cosine, by the softmax attention of the
         query's words over theirs, and by BM25, and each hit gets its weight; with `rerank` False
         they stay in the order the legs found them (None: True, but for "lexical"). `explain`
         gives each hit its `explanation`; `mass` cuts the hits where that share of the weight is

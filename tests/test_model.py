@@ -190,7 +190,7 @@ def test_a_text_finds_itself_with_similarity_one(
         hit = engine.search("a small boat", k=1).hits[0]
         assert hit.text == "a small boat"
         assert hit.similarity == pytest.approx(1.0, abs=1e-6)
-        assert hit.similarity <= 1.0
+        assert (hit.similarity or 2.0) <= 1.0
 
 
 def test_batch_size_does_not_change_vectors(minilm: SentenceTransformerEmbedder) -> None:

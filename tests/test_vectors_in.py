@@ -37,7 +37,7 @@ def matrix(n: int) -> Float32Array:
     return np.random.default_rng(n).standard_normal((n, WIDTH)).astype(np.float32)
 
 
-def nearest(engine: Engine, row: Float32Array) -> tuple[str, float]:
+def nearest(engine: Engine, row: Float32Array) -> tuple[str, float | None]:
     hit = engine.search_vectors(row[None], k=1)[0].hits[0]
     return hit.id, hit.similarity
 
