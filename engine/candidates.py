@@ -35,7 +35,7 @@ _PASSAGES = 1000
 @dataclass(frozen=True, slots=True)
 class Options:
     """How to answer. `explain` wants each hit's explanation; `mass` as many hits as hold that
-    share of the weight, at most `k`."""
+    share of the weight, at most `k`; `exclude` are documents that a dense search passes over."""
 
     k: int = DEFAULT_K
     mode: Mode = Mode.HYBRID
@@ -44,6 +44,7 @@ class Options:
     exact: bool = False
     explain: bool = False
     mass: float | None = None
+    exclude: frozenset[int] = frozenset()
 
     @property
     def needs_vector(self) -> bool:
@@ -138,7 +139,7 @@ def _dense(
     """
     found: list[Found] = [[] for _ in queries]
     open_numbers = list(range(len(queries)))
-    wanted = k
+    wanted = k + len(options.exclude)
     while open_numbers:
         asked = [queries[n] for n in open_numbers]
         candidates = _nearest(snapshot, asked, wanted, allowed, options.exact)
@@ -146,7 +147,7 @@ def _dense(
         rows = view.passages(ids.tolist())
         unfinished = []
         for number, one in zip(open_numbers, candidates, strict=True):
-            found[number] = _rows_of(one, rows, options.passages)[:k]
+            found[number] = _rows_of(one, rows, options)[:k]
             if len(found[number]) < k and len(one.ids) == wanted:
                 unfinished.append(number)
         open_numbers = unfinished
@@ -163,16 +164,17 @@ def _nearest(
     return snapshot.search_many(matrix, k, allowed, exact=exact)
 
 
-def _rows_of(candidates: Candidates, rows: dict[int, PassageRow], passages: bool) -> Found:
-    seen: set[int] = set()
+def _rows_of(candidates: Candidates, rows: dict[int, PassageRow], options: Options) -> Found:
+    seen = set(options.exclude)
     best: Found = []
     for id_, similarity in zip(
         candidates.ids.tolist(), candidates.similarities.tolist(), strict=True
     ):
         row = rows[id_]
-        if passages or row.document_id not in seen:
-            seen.add(row.document_id)
+        if row.document_id not in seen:
             best.append((row, similarity))
+            if not options.passages:
+                seen.add(row.document_id)
     return best
 
 

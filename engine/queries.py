@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine import vectors
+from engine import senses, vectors
 from engine.embedding.base import Embedder, gives_words
 from engine.errors import InvalidInputError
 from engine.storage.records import StoreSettings
@@ -61,15 +61,19 @@ def text_queries(
     texts: Sequence[object],
     embedder: Callable[[], Embedder] | None,
     settings: StoreSettings,
+    context: str | None = None,
 ) -> Asked:
-    """A query of each text; those that can be are embedded together, or not at all without an
-    embedder. Raises `ModelError`."""
+    """A query of each text, in a context if one is given; those that can be are embedded together,
+    or not at all without an embedder. Raises `ModelError`, `InvalidInputError` for a context that
+    cannot be embedded."""
+    if context is not None and (fault := text_fault(context)):
+        raise InvalidInputError(fault.replace("query", "context"))
     faults = {n: fault for n, text in enumerate(texts) if (fault := text_fault(text))}
     usable = [text for n, text in enumerate(texts) if n not in faults and isinstance(text, str)]
     if embedder is None:
         prepared: Asked = [Query(np.empty(0, np.float32), text) for text in usable]
     else:
-        prepared = _embed(embedder(), usable, settings) if usable else []
+        prepared = _embed(embedder(), usable, settings, context) if usable else []
     embedded = iter(prepared)
     return [
         Unanswerable(text if isinstance(text, str) else None, faults[n])
@@ -90,18 +94,16 @@ def vector_queries(matrix: object, settings: StoreSettings) -> Asked:
     ]
 
 
-def _embed(embedder: Embedder, texts: Sequence[str], settings: StoreSettings) -> Asked:
+def _embed(
+    embedder: Embedder, texts: Sequence[str], settings: StoreSettings, context: str | None
+) -> Asked:
     plain = [unicode.composed(text) for text in texts]
-    able = gives_words(embedder) if settings.tokens else None
-    words: list[Words] | list[None] = [None] * len(plain)
-    if able is None:
-        raw = embedder.embed_queries(plain)
-    else:
-        raw, words = able.embed_with_words(plain, query=True)
+    raw, words = _vectors(embedder, plain, settings, context)
     matrix = vectors.from_model(raw, len(plain), settings.dimension, embedder.name)
     unusable = vectors.prepare_usable(matrix, settings.metric)
     limit = embedder.max_tokens
-    counts = [0] * len(plain) if limit is None else embedder.count_tokens(plain)
+    seen = plain if context is None else [f"{text}: {context}" for text in plain]
+    counts = [0] * len(plain) if limit is None else embedder.count_tokens(seen)
     queries: Asked = []
     for n, (text, count, own) in enumerate(zip(texts, counts, words, strict=True)):
         if n in unusable:
@@ -113,6 +115,21 @@ def _embed(embedder: Embedder, texts: Sequence[str], settings: StoreSettings) ->
         kept = content(plain[n], own) if own is not None and len(own.spans) else None
         queries.append(Query(matrix[n], text, notes, kept))
     return queries
+
+
+def _vectors(
+    embedder: Embedder, plain: Sequence[str], settings: StoreSettings, context: str | None
+) -> tuple[object, Sequence[Words | None]]:
+    """The vectors (n, d) of composed texts and the words of each, where they are wanted."""
+    if context is not None:
+        around = unicode.composed(context)
+        found = [senses.embed(embedder, text, around) for text in plain]
+        own = [words if settings.tokens else None for _, words in found]
+        return np.concatenate([vector for vector, _ in found]), own
+    able = gives_words(embedder) if settings.tokens else None
+    if able is None:
+        return embedder.embed_queries(plain), [None] * len(plain)
+    return able.embed_with_words(plain, query=True)
 
 
 def answers(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from engine.errors import InvalidInputError
@@ -39,20 +40,22 @@ class Searching(Session):
         exact: bool = False,
         explain: bool = False,
         mass: float | None = None,
+        context: str | None = None,
     ) -> SearchResult:
-        """The `k` documents that answer a text best; fewer where the store, or the filter, has
-        fewer.
+        """The `k` documents that answer a text best; fewer where there are no more.
 
         `where` filters on metadata: an expression ("year >= 2000 and lang = 'en'") or a mapping
         of field to value or list of values. `mode` says which legs find the candidates: "hybrid"
         (the default, but for ip), "dense" (the texts' vectors) or "lexical" (BM25; without
-        `rerank` it needs no model). The best 50 (or k) are then ranked by cosine, by the softmax attention of the
-        query's words over theirs, and by BM25, and each hit gets its weight; with `rerank` False
-        they stay in the order the legs found them (None: True, but for "lexical"). `explain`
-        gives each hit its `explanation`; `mass` cuts the hits where that share of the weight is
-        reached. With `passages`, a long document is answered by each of its passages that is
-        near. The dense leg is exact unless the store has an approximate index (`tune`); then with
-        `exact` it is. Raises `InvalidInputError` for an empty query or k < 1, `FilterError`.
+        `rerank` it needs no model). The best 50 (or k) are then ranked by cosine, by the softmax
+        attention of the query's words over theirs, and by BM25, and each hit gets its weight; with
+        `rerank` False they stay in the order the legs found them (None: True, but for "lexical").
+
+        `context` is a sentence that says in which sense the text is meant. `explain` gives each
+        hit its `explanation`; `mass` cuts the hits where that share of the weight is reached.
+        With `passages`, a long document is answered by each of its passages that is near. The
+        dense leg is exact unless the store has an approximate index (`tune`); then with `exact`
+        it is. Raises `InvalidInputError` for an empty query or k < 1, `FilterError`.
         """
         (result,) = self.search_many(
             [query],
@@ -64,6 +67,7 @@ class Searching(Session):
             exact=exact,
             explain=explain,
             mass=mass,
+            context=context,
         )
         if result.error is not None:
             raise result.error
@@ -81,6 +85,7 @@ class Searching(Session):
         exact: bool = False,
         explain: bool = False,
         mass: float | None = None,
+        context: str | None = None,
     ) -> list[SearchResult]:
         """`search` for many texts at once, one result each, in order.
 
@@ -106,12 +111,14 @@ class Searching(Session):
         )
         if not reranked and (explain or mass is not None):
             raise InvalidInputError("explanations and mass need the rerank stage: give rerank=True")
+        if context is not None and not options.needs_vector:
+            raise InvalidInputError("a lexical search has no use for a context")
         condition = as_filter(where)
         self._check_open()
         load = self._models.load if options.needs_vector else None
         clock = Clock()
         with clock.stage("embed"):
-            asked = preparing.text_queries(list(queries), load, self._store.settings)
+            asked = preparing.text_queries(list(queries), load, self._store.settings, context)
         return preparing.answers(asked, lambda some: self._answer(some, options, condition, clock))
 
     def search_vectors(
@@ -143,6 +150,60 @@ class Searching(Session):
         return preparing.answers(
             asked, lambda some: self._answer(some, options, condition, Clock())
         )
+
+    def combine(
+        self,
+        *,
+        plus: Sequence[str] = (),
+        minus: Sequence[str] = (),
+        like: Sequence[str] = (),
+        unlike: Sequence[str] = (),
+        k: int = DEFAULT_K,
+        where: Where = None,
+        exact: bool = False,
+    ) -> SearchResult:
+        """The `k` documents nearest to a combination of texts and documents, by their vectors.
+
+        `plus` and `minus` are texts whose vectors are added and taken away (king - man + woman),
+        `like` are ids of documents to be near to; of what is left, that which it shares with each
+        text of `unlike` is taken out. What went in is no answer: documents in `like`, and those
+        whose text is one of the texts. Raises `InvalidInputError`, `DocumentNotFoundError`.
+        """
+        from engine import combining, search
+        from engine.candidates import Clock, Options
+
+        given = [
+            text_list(values, name)
+            for values, name in (
+                (plus, "plus"),
+                (minus, "minus"),
+                (like, "like"),
+                (unlike, "unlike"),
+            )
+        ]
+        combination = combining.as_combination(*given)
+        options = Options(k=search.check_k(k), mode=Mode.DENSE, exact=exact)
+        condition = as_filter(where)
+        self._check_open()
+        clock, settings = Clock(), self._store.settings
+        with clock.stage("embed"):
+            needs_model = combination.plus or combination.minus or combination.unlike
+            texts = (
+                combining.embedded(combination, self._models.load(), settings)
+                if needs_model
+                else {}
+            )
+        reranker = self._reranking()
+
+        def answer(view: View, snapshot: Snapshot, allowed: IdArray | None) -> SearchResult:
+            query, used = combining.query(view, snapshot, combination, texts)
+            asked = replace(options, exclude=used)
+            (result,) = search.run(
+                view, snapshot, [query], asked, allowed, settings, reranker, clock
+            )
+            return result
+
+        return self._on_snapshot(condition, answer)
 
     def explain(self, a: str, b: str) -> Explanation:
         """Which words of `a`, read as a query, find an answer in which words of `b`.

@@ -385,12 +385,12 @@ import sys, time
 import cli
 from engine.embedding.sentence_transformer import SentenceTransformerEmbedder
 from engine import ingest
-plain = SentenceTransformerEmbedder.embed_documents
-def slow(self, texts):
+plain = SentenceTransformerEmbedder.embed_with_words
+def slow(self, texts, *, query):
     print("embedding", file=sys.stderr, flush=True)
     time.sleep(0.5)
-    return plain(self, texts)
-SentenceTransformerEmbedder.embed_documents = slow
+    return plain(self, texts, query=query)
+SentenceTransformerEmbedder.embed_with_words = slow
 ingest.BATCH = 5
 sys.exit(cli.run(sys.argv[1:]))
 """

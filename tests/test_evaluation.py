@@ -354,8 +354,13 @@ def test_command_json(
     assert line["stages"][0]["measures"] == dense.measures
     assert "per_query" not in line["stages"][0]
     assert (line["queries"], line["judged"], line["absent"]) == (4, 3, 1)
-    (compared,) = line["comparisons"]
-    assert (compared["stage"], compared["against"]) == ("dense + attention", "dense")
+    pairs = [(one["stage"], one["against"]) for one in line["comparisons"]]
+    assert pairs[:3] == [
+        ("lexical", "dense"),
+        ("dense + attention", "lexical"),
+        ("dense + attention", "dense"),
+    ]
+    compared = line["comparisons"][0]
     assert {"difference", "low", "high", "p"} <= compared.keys()
     assert err == "".join(f"attendex: {note}\n" for note in expected.notes)
 

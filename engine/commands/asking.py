@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,12 +19,19 @@ from engine.commands.options import (
 )
 from engine.settings import DEFAULT_K, DEFAULT_MODEL, Mode
 
+if TYPE_CHECKING:
+    from engine.ranking.contract import Reranker
+
 STDIN = "-"
 
 
 @click.command()
-@click.argument("text")
+@click.argument("text", required=False)
 @click.option("-k", "k", type=click.IntRange(min=1), default=DEFAULT_K, show_default=True)
+@click.option("--context", help="A sentence that says in which sense TEXT is meant.")
+@click.option("--like", multiple=True, metavar="ID", help="Near to this document; repeatable.")
+@click.option("--not", "unlike", multiple=True, metavar="TEXT", help="Not about this; repeatable.")
+@click.option("--arithmetic", is_flag=True, help='TEXT is a sum, as "king - man + woman".')
 @click.option(
     "--mode",
     type=click.Choice([mode.value for mode in Mode]),
@@ -34,6 +42,11 @@ STDIN = "-"
     default=None,
     help="Rank the candidates by attention, or leave them as found (default: rank, but for "
     "--mode lexical).",
+)
+@click.option(
+    "--cross-encoder",
+    metavar="MODEL",
+    help="Rank the candidates by this sentence-transformers CrossEncoder (name or path).",
 )
 @click.option("--explain", is_flag=True, help="Show of each hit which words made it match.")
 @click.option("--html", type=click.Path(), help="Write the explained answers as a page to a file.")
@@ -46,10 +59,15 @@ STDIN = "-"
 @model_options
 @json_option
 def query(
-    text: str,
+    text: str | None,
     k: int,
+    context: str | None,
+    like: tuple[str, ...],
+    unlike: tuple[str, ...],
+    arithmetic: bool,
     mode: str | None,
     rerank: bool | None,
+    cross_encoder: str | None,
     explain: bool,
     html: str | None,
     mass: float | None,
@@ -67,29 +85,56 @@ def query(
     Every hit has its rank, its score, its weight (its softmax share among the hits: they sum to
     1; relative, not a probability), its id and its text. The score is made of the cosine of the
     two texts, the attention of the query's words over the hit's, and BM25, each where there is one.
+    With --like, --not or --arithmetic it is the cosine alone, and what went in is no answer.
 
     \b
     Filters: = != < <= > >=, in (…), contains, is null, not, and, or, parentheses;
     nested fields are dotted, odd names stand in `backquotes`, texts in 'quotes'.
     """
+    from engine.combining import Combination, parse
     from engine.core import Engine
 
     out = console.Console(as_json)
+    combined = bool(like or unlike or arithmetic)
+    others = (context, mode, rerank, mass, html, cross_encoder, explain or None, passages or None)
+    if combined and any(other is not None for other in others):
+        raise click.UsageError(
+            "--like, --not and --arithmetic go with -k, --where, --exact and --timings only"
+        )
+    if text is None and not like:
+        raise click.UsageError("give a TEXT to search for, or --like ID")
     if html is not None:
         check_target(html)
-    with Engine.open(store, model=model, offline=offline) as engine:
-        ask = partial(
-            engine.search_many,
-            k=k,
-            where=where,
-            mode=mode,
-            rerank=rerank,
-            passages=passages,
-            exact=exact,
-            explain=explain or html is not None,
-            mass=mass,
-        )
-        results = ask(_lines_of_stdin() if text == STDIN else [text])
+    with Engine.open(
+        store, model=model, offline=offline, reranker=_reranker(cross_encoder, offline)
+    ) as engine:
+        if combined or text is None:
+            sought = parse(text or "") if arithmetic else Combination(plus=(text,) if text else ())
+            results = [
+                engine.combine(
+                    plus=sought.plus,
+                    minus=sought.minus,
+                    like=like,
+                    unlike=unlike,
+                    k=k,
+                    where=where,
+                    exact=exact,
+                )
+            ]
+        else:
+            ask = partial(
+                engine.search_many,
+                k=k,
+                where=where,
+                mode=mode,
+                rerank=rerank,
+                passages=passages,
+                exact=exact,
+                explain=explain or html is not None,
+                mass=mass,
+                context=context,
+            )
+            results = ask(_lines_of_stdin() if text == STDIN else [text])
     if text != STDIN and results[0].error is not None:
         raise results[0].error
     failed = 0
@@ -107,6 +152,14 @@ def query(
         write_page(html, page.of_results(results))
     if failed:
         raise SystemExit(1)
+
+
+def _reranker(cross_encoder: str | None, offline: bool) -> Reranker | None:
+    if cross_encoder is None:
+        return None
+    from engine.ranking.cross import CrossEncoderReranker
+
+    return CrossEncoderReranker(cross_encoder, offline=offline)
 
 
 def _lines_of_stdin() -> list[str]:

@@ -137,6 +137,11 @@ class View:
                 found[content_hash] = vector, packed.get(id_)
         return found
 
+    def documents_of_texts(self, hashes: Collection[bytes]) -> set[int]:
+        """The documents that have a passage of one of these content hashes."""
+        query = sa.select(passages.c.document_id)
+        return {row[0] for row in rows_in(self.connection, query, passages.c.content_hash, hashes)}
+
     def words(self, ids: Sequence[int]) -> dict[int, Packed]:
         """The word vectors of passages, of those that have them, by passage id."""
         return words.read(self.connection, ids)
