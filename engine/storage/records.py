@@ -17,7 +17,8 @@ class StoreSettings:
     """Fixed when the store is made (the model's name may follow a moved copy).
 
     `custom` says that the model is the program's own embedder, which no name finds. `kind`,
-    `recall` and `memory` (bytes, for an approximate index) are what `tune` was last told.
+    `recall`, `memory` (bytes, for an approximate index) and `factory` (FAISS's string, for that
+    kind) are what `tune` was last told.
     """
 
     model: str
@@ -29,6 +30,7 @@ class StoreSettings:
     store_id: str
     recall: float = RECALL
     memory: int | None = None
+    factory: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ class Refused:
     target: float
     memory: int | None
     rows: int
+    factory: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
