@@ -20,6 +20,7 @@ from engine.index.approximate import ApproximateIndex, Plan
 from engine.index.contract import exact_top
 from engine.index.flat import FlatIndex
 from engine.settings import IndexKind, Metric
+from engine.storage.records import Refused
 from engine.storage.schema import settings
 from tests.test_approximate import D, clustered, files, ids_of
 from tests.test_index import collection
@@ -183,6 +184,10 @@ def test_a_string_that_is_not_good_enough_is_remembered_and_not_used(
         assert "answers stay exact" in caplog.text
         stats = engine.stats()
         assert (stats.kind, stats.factory, stats.recall) == ("factory", "PCA1,Flat", None)
+        with engine._store.reading() as view:
+            published = view.state().published
+        assert published is not None
+        assert published.refused == Refused("factory", 0.99, None, 1200, "PCA1,Flat")
         query = clustered(1, seed=5)[0]
         assert ids_of(engine, query) == ids_of(engine, query, exact=True)
         monkeypatch.setattr(native, "build", None)
