@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from engine.errors import CorruptionError, EngineError
-from engine.index import approximate
+from engine.index import native
 from engine.index.approximate import ApproximateIndex, Plan
 from engine.index.contract import VectorIndex
 from engine.settings import IndexKind
@@ -28,6 +28,8 @@ EXACT_ROWS = 1_000_000
 """Up to so many rows a store of kind `auto` answers exactly."""
 FEWEST = 1000
 """Of fewer rows none is made: comparing all of them is as fast."""
+EXACT = Trial("exact", 0, 0, 1.0, 1.0, 1.0, 0, 0.0, 0, 0.0)
+"""Comparing every row, not measured."""
 _LOOKS = 3
 """So many of the ways that the choosing part found good are measured by the reporting part."""
 _GROWTH = 1.5
@@ -92,27 +94,25 @@ class Approximation:
         from engine.index import tuning  # which loads torch
 
         metric, target = self._settings.metric, self._settings.recall
-        choosing, reporting = tuning.draw(index, metric).split()
-        exact = tuning.exact_trial(index, reporting, metric, index.vectors.nbytes)
-        most = tuning.interval(1.0, len(choosing.rows))[0]
+        asking = tuning.choosing(rows)
+        most = tuning.interval(1.0, asking)[0]
         if target > most:
             log.warning(
                 "a recall of %g cannot be told from a sample of %d rows, only up to %.4f: "
                 "answers stay exact",
-                *(target, len(choosing.rows), most),
+                *(target, asking, most),
             )
-            return Made(refused=self._refused(rows), report=TuneReport((exact,), exact, target))
+            return Made(refused=self._refused(rows), report=TuneReport((EXACT,), EXACT, target))
+        choosing, reporting = tuning.draw(index, metric).split()
+        exact = tuning.exact_trial(index, reporting, metric, index.vectors.nbytes)
         trials: list[Trial] = [exact] if kind is IndexKind.AUTO else []
         found: dict[str, tuple[CacheFile, ApproximateIndex]] = {}
         for one in (IndexKind.HNSW, IndexKind.IVF) if kind is IndexKind.AUTO else (kind,):
             started = time.perf_counter()
-            graph = one is IndexKind.HNSW
-            factory = (
-                approximate.graph() if graph else approximate.cells(rows, index.vectors.shape[1])
-            )
+            factory = self._factory(one, index)
             file = self._save(f"{one.value}-{generation}.faiss", factory, index)
             seconds = time.perf_counter() - started
-            path, plan = self._directory / file.file, Plan(factory, 1, tuning.FEW)
+            path, plan = self._directory / file.file, Plan(factory, 1, native.FEW)
             loaded = ApproximateIndex.load(path, index, index.ids, plan)
             found[factory] = file, loaded
             trials += tuning.tried(loaded, choosing, metric, path.stat().st_size, seconds)
@@ -134,9 +134,15 @@ class Approximation:
         )
         return Made(refused=self._refused(rows), report=TuneReport(front, exact, target))
 
+    def _factory(self, kind: IndexKind, index: VectorIndex) -> str:
+        if kind is IndexKind.HNSW:
+            return native.graph()
+        return self._settings.factory or native.cells(*index.vectors.shape)
+
     def _refused(self, rows: int) -> Refused:
         settings = self._settings
-        return Refused(settings.kind.value, settings.recall, settings.memory, rows)
+        kind, factory = settings.kind.value, settings.factory
+        return Refused(kind, settings.recall, settings.memory, rows, factory)
 
     def _fits(self, index: VectorIndex, old: Approximate) -> bool:
         """Its files are whole, not half as many rows again have come, not a third have gone."""
@@ -147,8 +153,8 @@ class Approximation:
         return len(index.ids) <= _GROWTH * len(ids) and left >= _LEFT * len(ids)
 
     def _save(self, name: str, factory: str, index: VectorIndex) -> CacheFile:
-        native = approximate.build(factory, index.vectors)
-        return self._publish(name, lambda path: approximate.save(native, path))
+        made = native.build(factory, index.vectors)
+        return self._publish(name, lambda path: native.save(made, path))
 
     def _record(
         self, index: VectorIndex, file: CacheFile, trial: Trial, generation: int

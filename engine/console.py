@@ -111,12 +111,13 @@ class Console:
             self._line(asdict(stats))
             return
         index = f"{stats.indexed:,} passages in the file"
-        answers = f"exact (kind {stats.kind})"
+        kind = stats.kind if stats.factory is None else f"{stats.kind} {stats.factory}"
+        answers = f"exact (kind {kind})"
         if stats.recall is not None:
             recall, low, high = stats.recall
             answers = (
                 f"approximate: recall@10 {recall:.4f} ({low:.4f} to {high:.4f}, "
-                f"{stats.recall_sample:,} queries; target {stats.recall_target:g})"
+                f"{stats.recall_sample:,} queries; target {stats.recall_target:g}; kind {kind})"
             )
         self._record(
             {
@@ -145,11 +146,10 @@ class Console:
             return
         table = _table("index", "width", "candidates", "recall@10", "95 %", "one query", "size")
         for one in (*report.trials, report.chosen):
-            exact = not one.width
             table.add_row(
                 f"-> {one.factory}" if one is report.chosen else one.factory,
-                "" if exact else str(one.width),
-                "" if exact else str(one.candidates),
+                str(one.width or ""),
+                str(one.candidates or ""),
                 f"{one.recall:.4f}",
                 f"{one.low:.4f} to {one.high:.4f}",
                 f"{one.milliseconds:.2f} ms",

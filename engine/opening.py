@@ -31,6 +31,10 @@ def create(
     models = ModelSource(model, offline=offline, half=half)
     if not store_exists(where):
         embedder = models.load()
+        if spec.factory is not None:
+            from engine.index import native  # which loads FAISS
+
+            native.made(spec.factory, int(embedder.dimension))
         made = StoreSettings(
             model=embedder.name,
             custom=models.is_custom,
@@ -39,6 +43,7 @@ def create(
             metric=spec.metric,
             kind=spec.kind,
             recall=spec.recall,
+            factory=spec.factory,
             store_id=new_store_id(),
             tokens=tokens is not False,
         )

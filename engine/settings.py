@@ -43,6 +43,8 @@ class IndexKind(Enum):
     """A graph of neighbours; the vectors in memory."""
     IVF = "ivf"
     """Cells of product-quantised vectors; a tenth of the memory."""
+    FACTORY = "factory"
+    """What FAISS makes of a given factory string."""
 
 
 RECALL = 0.98
@@ -56,11 +58,13 @@ class IndexSpec:
     The metric is fixed when the store is made; the rest can be changed by `Engine.tune`. A kind
     that is approximate is used once its recall was measured to be at or above `recall` (with 95 %
     certainty) on the store's own rows; until then, and where it never is, answers are exact.
+    A `factory` string of FAISS, such as "IVF1024,PQ48x4fs", is a kind of its own.
     """
 
     metric: Metric = Metric.COSINE
     kind: IndexKind = IndexKind.AUTO
     recall: float = RECALL
+    factory: str | None = None
 
     def __post_init__(self) -> None:
         check_recall(self.recall)
@@ -74,6 +78,23 @@ class IndexSpec:
                     raise InvalidInputError(
                         f"unknown {name} {value!r}; choose one of: {known}"
                     ) from None
+        object.__setattr__(self, "kind", kind_with(self.kind, self.factory))
+
+
+def kind_with(kind: IndexKind, factory: object) -> IndexKind:
+    """The kind that a factory string, or none, makes of `AUTO` or `FACTORY`; that kind itself.
+
+    Raises `InvalidInputError` for a string beside another kind, and where one is lacking.
+    """
+    if factory is None:
+        if kind is IndexKind.FACTORY:
+            raise InvalidInputError("the kind 'factory' needs a FAISS factory string")
+        return kind
+    if not isinstance(factory, str):
+        raise InvalidInputError(f"factory must be a FAISS factory string, not {factory!r}")
+    if kind not in (IndexKind.AUTO, IndexKind.FACTORY):
+        raise InvalidInputError(f"give either a factory string or the kind '{kind.value}'")
+    return IndexKind.FACTORY
 
 
 def check_recall(recall: object) -> float:

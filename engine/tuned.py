@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from engine.approximation import EXACT
 from engine.errors import InvalidInputError
-from engine.settings import IndexKind, check_recall
+from engine.index import native
+from engine.settings import IndexKind, check_recall, kind_with
 from engine.storage.store import Store
-from engine.types import Trial, TuneReport
+from engine.types import TuneReport
 from engine.upkeep import IndexKeeper
 
 
@@ -20,22 +22,24 @@ def tune(
     kind: IndexKind | str,
     recall: float | None,
     memory: int | None,
+    factory: str | None,
 ) -> TuneReport:
     """See `Engine.tune`; the caller holds the writer lock."""
-    wanted = _kind(kind)
+    wanted = kind_with(_kind(kind), factory)
     target = store.settings.recall if recall is None else check_recall(recall)
     if memory is not None and (
         isinstance(memory, bool) or not isinstance(memory, int | np.integer) or memory < 1
     ):
         raise InvalidInputError(f"memory must be a whole number of bytes, not {memory!r}")
     limit = None if memory is None else int(memory)
-    settings = replace(store.reload(), kind=wanted, recall=target, memory=limit)
+    if factory is not None:
+        native.made(factory, store.settings.dimension)
+    settings = replace(store.reload(), kind=wanted, recall=target, memory=limit, factory=factory)
     report = keeper.publish(settings)
     if report is not None:
         return report
     rows = store.stats().passages
-    exact = Trial("exact", 0, 0, 1.0, 1.0, 1.0, 0, 0.0, 0, 0.0)
-    return TuneReport((exact,) if rows else (), exact, target)
+    return TuneReport((EXACT,) if rows else (), EXACT, target)
 
 
 def _kind(kind: object) -> IndexKind:

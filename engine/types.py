@@ -365,6 +365,7 @@ class Stats:
     database_bytes: int
     index_bytes: int
     kind: str
+    factory: str | None
     recall_target: float
     recall: tuple[float, float, float] | None
     recall_sample: int

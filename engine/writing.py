@@ -198,20 +198,30 @@ class Writing(Session):
         kind: IndexKind | str = IndexKind.AUTO,
         recall: float | None = None,
         memory: int | None = None,
+        factory: str | None = None,
     ) -> TuneReport:
         """Measure the kinds of index on the store's own rows, and use the best from now on.
 
         `auto` builds a graph (HNSW) and cells (IVF) and takes the fastest of them and the exact
         way whose recall@10 is at least `recall` (None: the store's own target, at first 0.98),
         with 95 % certainty on queries that had no part in the choice, and whose file is of at
-        most `memory` bytes; `flat` goes back to exact answers. Builds an index of all rows, which
-        takes memory and, for a million, minutes. Raises `InvalidInputError`.
+        most `memory` bytes; `flat` goes back to exact answers. With `factory`, a string as
+        `faiss.index_factory` reads it, that index alone is measured. Builds an index of all rows,
+        which takes memory and, for a million, minutes. Raises `InvalidInputError`, also for a
+        string of which FAISS makes nothing, or not of so few rows: then all stays as it was.
         """
         from engine.tuned import tune
 
         self._check_writable()
         with self._store.lock.held():
-            return tune(self._store, self._open_index(), kind=kind, recall=recall, memory=memory)
+            return tune(
+                self._store,
+                self._open_index(),
+                kind=kind,
+                recall=recall,
+                memory=memory,
+                factory=factory,
+            )
 
     def compact(self) -> int:
         """Drop what was deleted from the index and give the disk its room back: bytes freed.

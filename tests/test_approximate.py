@@ -14,7 +14,7 @@ import cli
 from engine import Engine, IndexSpec, approximation, vectors
 from engine.commands import keeping
 from engine.errors import CorruptionError, InvalidInputError, StorageError
-from engine.index import approximate, tuning
+from engine.index import native, tuning
 from engine.index.approximate import ApproximateIndex, Plan
 from engine.index.contract import exact_top
 from engine.index.flat import FlatIndex
@@ -36,8 +36,8 @@ def clustered(n: int, seed: int = 0) -> Float32Array:
 
 
 def made(kind: str, exact: FlatIndex, ids: Any, rows: Float32Array, width: int) -> ApproximateIndex:
-    factory = approximate.graph() if kind == "hnsw" else approximate.cells(len(rows), D)
-    return ApproximateIndex(exact, approximate.build(factory, rows), ids, Plan(factory, width, 50))
+    factory = native.graph() if kind == "hnsw" else native.cells(len(rows), D)
+    return ApproximateIndex(exact, native.build(factory, rows), ids, Plan(factory, width, 50))
 
 
 @pytest.mark.parametrize("kind", ["hnsw", "ivf"])
@@ -45,7 +45,7 @@ def test_answers_are_rows_with_their_own_scores_in_order(kind: str, tmp_path: Pa
     rows, ids = clustered(4000), np.arange(4000, dtype=np.int64) * 3 + 5
     exact = FlatIndex.build([(ids, rows)], D)
     index = made(kind, exact, ids, rows, 64)
-    approximate.save(index._native, tmp_path / "x")
+    native.save(index._native, tmp_path / "x")
     loaded = ApproximateIndex.load(tmp_path / "x", exact, ids, index.plan)
     hits = 0
     queries = clustered(50, seed=1)
@@ -128,17 +128,17 @@ def test_only_searches_of_the_base_without_a_filter_may_miss() -> None:
 
 
 def test_factories() -> None:
-    assert approximate.graph() == "HNSW32"
-    assert approximate.cells(100_000, 384) == "IVF1264,PQ96x4fs"
-    assert approximate.cells(10_000, 384) == "IVF256,PQ96x4fs"
-    assert approximate.cells(10_000, 30) == "IVF256,Flat"
-    assert approximate.cells(300, 384) == "IVF7,Flat"
+    assert native.graph() == "HNSW32"
+    assert native.cells(100_000, 384) == "IVF1264,PQ96x4fs"
+    assert native.cells(10_000, 384) == "IVF256,PQ96x4fs"
+    assert native.cells(10_000, 30) == "IVF256,Flat"
+    assert native.cells(300, 384) == "IVF7,Flat"
     rows = clustered(200)
-    for factory, said in (("Flat", "neither a graph"), ("nonsense", "FAISS makes no index")):
+    for factory, said in (("IDMap,Flat", "ids of its own"), ("nonsense", "FAISS makes no index")):
         with pytest.raises(InvalidInputError, match=said):
-            approximate.build(factory, rows)
+            native.build(factory, rows)
     with pytest.raises(InvalidInputError, match="FAISS makes no index"):
-        approximate.build("IVF500,Flat", rows)
+        native.build("IVF500,Flat", rows)
 
 
 def test_wilsons_interval_by_hand() -> None:
@@ -279,8 +279,8 @@ def test_what_was_refused_is_not_tried_again_at_every_publication(
     store: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     built: list[str] = []
-    plain = approximate.build
-    monkeypatch.setattr(approximate, "build", lambda f, rows: built.append(f) or plain(f, rows))  # type: ignore[func-returns-value]
+    plain = native.build
+    monkeypatch.setattr(native, "build", lambda f, rows: built.append(f) or plain(f, rows))  # type: ignore[func-returns-value]
     store.tune(kind="hnsw", recall=0.9, memory=10)
     assert built == ["HNSW32"]
     store.rebuild()
@@ -299,10 +299,10 @@ def test_a_failure_of_the_approximate_index_costs_nothing_else(
     store.tune(kind="hnsw", recall=0.9)
     store.delete([str(n) for n in range(1500)])
 
-    def full(native: Any, path: Path) -> None:
+    def full(index: Any, path: Path) -> None:
         raise OSError("no room")
 
-    monkeypatch.setattr(approximate, "save", full)
+    monkeypatch.setattr(native, "save", full)
     store.add_vectors(clustered(300, seed=3), ids=[f"m{n}" for n in range(300)])
     assert store.stats().delta == 0, "the exact index was published"
     assert "no approximate index could be made: no room" in caplog.text
@@ -417,7 +417,7 @@ def test_damaged_files_come_back(
     exact = FlatIndex.build([], D)
     with pytest.raises(CorruptionError, match="not that of its rows"):
         rows = clustered(100)
-        ApproximateIndex(exact, approximate.build("HNSW32", rows), exact.ids, Plan("", 1, 1))
+        ApproximateIndex(exact, native.build("HNSW32", rows), exact.ids, Plan("", 1, 1))
     (tmp_path / "x").write_bytes(b"nothing")
     with pytest.raises(CorruptionError, match="cannot be read"):
         ApproximateIndex.load(tmp_path / "x", exact, exact.ids, Plan("", 1, 1))

@@ -66,7 +66,7 @@ FLOORS: dict[str, float] = {
 """A module belongs to the longest name here that leads its own; floor 0 is one room."""
 
 HEAVY = {
-    "faiss": {"engine.index.flat", "engine.index.quantised", "engine.index.approximate"},
+    "faiss": {"engine.index.flat", "engine.index.quantised", "engine.index.native"},
     "torch": {
         "engine.index.scorer",
         "engine.index.half",

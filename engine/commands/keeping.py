@@ -117,10 +117,11 @@ def compact(store: str, as_json: bool | None) -> None:
 
 @click.command()
 @click.option("--recall", type=float, help="Share of the nearest rows to be found (first 0.98).")
+@click.option("--factory", help="Measure this FAISS index alone, as IVF1024,PQ48x4fs.")
 @click.option("--memory", help="At most so large an index, as 500MB or 2GB.")
 @click.option(
     "--kind",
-    type=click.Choice([kind.value for kind in IndexKind]),
+    type=click.Choice([kind.value for kind in IndexKind if kind is not IndexKind.FACTORY]),
     default=IndexKind.AUTO.value,
     show_default=True,
     help="flat: exact; hnsw: a graph; ivf: cells; auto: the fastest that is good enough.",
@@ -128,7 +129,12 @@ def compact(store: str, as_json: bool | None) -> None:
 @store_option
 @json_option
 def tune(
-    recall: float | None, memory: str | None, kind: str, store: str, as_json: bool | None
+    recall: float | None,
+    factory: str | None,
+    memory: str | None,
+    kind: str,
+    store: str,
+    as_json: bool | None,
 ) -> None:
     """Measure the kinds of index on the store's own rows and use the best from now on.
 
@@ -139,7 +145,7 @@ def tune(
 
     limit = None if memory is None else _bytes(memory)
     with Engine.open(store) as engine:
-        report = engine.tune(kind=kind, recall=recall, memory=limit)
+        report = engine.tune(kind=kind, recall=recall, memory=limit, factory=factory)
     console.Console(as_json).tuning(report)
 
 

@@ -10,33 +10,19 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
-import faiss
 import numpy as np
 
-from engine.errors import CorruptionError, InvalidInputError
+from engine.errors import CorruptionError
 from engine.index.contract import Candidates, Positions, VectorIndex, compare, exact_top, merge
-from engine.index.flat import mapped
+from engine.index.native import FEW, NativeIndex
 from engine.settings import Metric
 from engine.types import BoolArray, Float32Array, IdArray, Trial
-from engine.vectors import row_norms
 
-LINKS = 32
-"""Links of a row in a graph (FAISS's M)."""
-_PIECE = 4
-_CELLS = 4.0
-_ROWS_A_CELL = 39
-"""Fewer rows a cell than FAISS wants to see for its training."""
 _FEWEST_LIVING = 0.05
-_SMALL = 1e-9
 _MEASURED = 10
 """Widths and candidates are measured for so many answers; for more they grow in proportion."""
-_SEED = 1234
-_GRAPH_SEARCH: Any = getattr(faiss, "SearchParametersHNSW")  # noqa: B009
-_CELL_SEARCH: Any = getattr(faiss, "SearchParametersIVF")  # noqa: B009
-"""FAISS adds their keyword arguments at run time, of which its stubs know nothing."""
-_WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,66 +40,6 @@ class Plan:
         return cls(trial.factory, trial.width, trial.candidates)
 
 
-def graph() -> str:
-    """HNSW over the vectors themselves."""
-    return f"HNSW{LINKS}"
-
-
-def cells(rows: int, dimension: int) -> str:
-    """IVF with product quantisation scanned in registers: about 4 sqrt(n) cells, four numbers to
-    four bits. Of rows too few to train that, the vectors themselves, in fewer cells."""
-    count = max(1, min(int(_CELLS * rows**0.5), rows // _ROWS_A_CELL))
-    if dimension % _PIECE or rows < 16 * _ROWS_A_CELL:
-        return f"IVF{count},Flat"
-    return f"IVF{count},PQ{dimension // _PIECE}x4fs"
-
-
-def build(factory: str, rows: Float32Array) -> Any:
-    """A FAISS inner-product index of (n, d) rows, the same for the same rows on one thread.
-
-    Rows whose squares float32 cannot hold are made shorter, all alike: the order of inner products
-    stays, and FAISS would end the process where its training meets infinity. Raises
-    `InvalidInputError` where FAISS makes none of that string, or not of so few rows.
-    """
-    try:
-        made: Any = faiss.index_factory(rows.shape[1], factory, faiss.METRIC_INNER_PRODUCT)
-        _check(made, factory)
-        if _is_cells(made):
-            made.cp.seed = _SEED
-        longest = float(row_norms(rows).max(initial=0.0))
-        if longest and not _SMALL < longest < 1 / _SMALL:
-            rows = (rows.astype(np.float64) / longest).astype(np.float32)
-        made.train(rows)
-        made.add(rows)
-    except RuntimeError as error:
-        reason = str(error).splitlines()[-1].removeprefix("Error: ")
-        raise InvalidInputError(f"FAISS makes no index '{factory}': {reason}") from None
-    return made
-
-
-def save(native: Any, path: Path) -> None:
-    """Write FAISS's file. Raises `OSError`."""
-    try:
-        faiss.write_index(native, str(path))
-    except RuntimeError as error:
-        raise OSError("FAISS could not write it, the disk may be full") from error
-
-
-def _check(native: Any, factory: str) -> None:
-    if not _is_graph(native) and not _is_cells(native):
-        raise InvalidInputError(
-            f"'{factory}' is neither a graph (HNSW…) nor cells (IVF…), whose width can be measured"
-        )
-
-
-def _is_graph(native: Any) -> bool:
-    return isinstance(native, faiss.IndexHNSW)
-
-
-def _is_cells(native: Any) -> bool:
-    return isinstance(native, faiss.IndexIVF)
-
-
 class ApproximateIndex:
     """Finds most of the nearest rows of `exact`, by an index made of those with `ids`.
 
@@ -121,8 +47,8 @@ class ApproximateIndex:
     number a row.
     """
 
-    def __init__(self, exact: VectorIndex, native: Any, ids: IdArray, plan: Plan) -> None:
-        if native.ntotal != len(ids) or native.d != exact.vectors.shape[1]:
+    def __init__(self, exact: VectorIndex, native: NativeIndex, ids: IdArray, plan: Plan) -> None:
+        if native.shape != (len(ids), exact.vectors.shape[1]):
             raise CorruptionError("the approximate index is not that of its rows")
         self.plan = plan
         self._exact = exact
@@ -137,24 +63,16 @@ class ApproximateIndex:
     @classmethod
     def load(cls, path: Path, exact: VectorIndex, ids: IdArray, plan: Plan) -> Self:
         """The index in a file, memory-mapped where FAISS can. Raises `CorruptionError`."""
-        native = mapped(path)
-        try:
-            _check(native, plan.factory)
-        except InvalidInputError as error:
-            raise CorruptionError(f"the index {path} cannot be read") from error
-        return cls(exact, native, ids, plan)
+        return cls(exact, NativeIndex.load(path), ids, plan)
 
     @property
-    def is_coarse(self) -> bool:
-        """Its own scores are rough, so that more candidates find more."""
-        return not _is_graph(self._native)
+    def is_rough(self) -> bool:
+        """See `NativeIndex.is_rough`."""
+        return self._native.is_rough
 
-    def widths(self) -> Sequence[int]:
-        """The widths worth trying, narrow to wide."""
-        if _is_graph(self._native):
-            return _WIDTHS[4:]
-        most = int(self._native.nlist)
-        return (*(width for width in _WIDTHS if width < most), most)
+    def widths(self, candidates: int) -> Sequence[int]:
+        """See `NativeIndex.widths`."""
+        return self._native.widths(candidates)
 
     def with_plan(self, plan: Plan) -> ApproximateIndex:
         """The same index, searched otherwise."""
@@ -170,18 +88,15 @@ class ApproximateIndex:
         As many more are asked for as will turn out to be gone; where too few are left, every row
         is compared.
         """
-        rows = int(self._native.ntotal)
+        rows = self._native.shape[0]
         living = self._living if keep is None or not rows else self._living * float(keep.mean())
         k = min(k, len(self._exact.ids))
         more = max(1.0, k / _MEASURED)
         wanted = int(max(k, self.plan.candidates * more) / max(living, _FEWEST_LIVING))
         wanted = min(wanted, rows)
         width = int(self.plan.width * more)
-        if _is_graph(self._native):
-            parameters = _GRAPH_SEARCH(efSearch=max(width, wanted))
-        else:
-            parameters = _CELL_SEARCH(nprobe=min(width, int(self._native.nlist)))
-        found = self._native.search(queries, wanted, params=parameters)[1]
+        refined = int(max(k, FEW * more) / max(living, _FEWEST_LIVING))
+        found = self._native.propose(queries, width, wanted, refined)
         return [
             self._answer(query, self._places[row[row >= 0]], k, metric, keep)
             for query, row in zip(queries, found, strict=True)

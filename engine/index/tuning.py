@@ -16,6 +16,7 @@ import numpy as np
 from engine.index import batch
 from engine.index.approximate import ApproximateIndex
 from engine.index.contract import Candidates, VectorIndex, exact_top
+from engine.index.native import FEW
 from engine.settings import Metric
 from engine.types import Float32Array, IdArray, Trial
 
@@ -23,9 +24,8 @@ K = 10
 SEED = 0
 CHOOSING = 1000
 REPORTING = 1000
-FEW = 16
 CANDIDATES = (50, 200, 800)
-"""Proposed by a graph, whose scores are those of the vectors; and by cells, whose are rough."""
+"""Proposed where FAISS's own scores are rough."""
 _TIMED = 50
 _Z = 1.959964
 
@@ -45,6 +45,11 @@ class Sample:
 
     def _part(self, part: slice) -> Sample:
         return Sample(self.rows[part], self.own[part], self.truth[part])
+
+
+def choosing(rows: int) -> int:
+    """How many of so many rows will choose."""
+    return min(rows, CHOOSING + REPORTING) // 2
 
 
 def draw(index: VectorIndex, metric: Metric) -> Sample:
@@ -71,8 +76,8 @@ def tried(
 ) -> Iterator[Trial]:
     """Trials of all widths, with the numbers of candidates that may help, of an index that took
     so many bytes and seconds."""
-    for candidates in CANDIDATES if index.is_coarse else (FEW,):
-        for width in index.widths():
+    for candidates in CANDIDATES if index.is_rough else (FEW,):
+        for width in index.widths(candidates):
             plan = replace(index.plan, width=width, candidates=candidates)
             yield measure(index.with_plan(plan), sample, metric, size, seconds)
 

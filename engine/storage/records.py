@@ -18,7 +18,8 @@ class StoreSettings:
     """Fixed when the store is made (the model's name may follow a moved copy).
 
     `custom` says that the model is the program's own embedder, which no name finds. `kind`,
-    `recall` and `memory` (bytes, for an approximate index) are what `tune` was last told.
+    `recall`, `memory` (bytes, for an approximate index) and `factory` (FAISS's string, for that
+    kind) are what `tune` was last told.
     `tokens` says whether the vectors of a text's words are kept.
     """
 
@@ -31,6 +32,7 @@ class StoreSettings:
     store_id: str
     recall: float = RECALL
     memory: int | None = None
+    factory: str | None = None
     tokens: bool = True
 
 
@@ -63,6 +65,7 @@ class Refused:
     target: float
     memory: int | None
     rows: int
+    factory: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,13 +126,14 @@ class Store:
 
     def set_published(self, published: Published, wanted: StoreSettings | None = None) -> None:
         """Name the index files in use; forgets the deletions they already lack. With `wanted`,
-        its kind of index, target and memory are the store's from now on."""
+        its kind of index, target, memory and factory are the store's from now on."""
         with database.writing(self._db, self.path) as connection:
             if wanted is not None:
                 values = {
                     "kind": wanted.kind.value,
                     "recall": wanted.recall,
                     "memory": wanted.memory,
+                    "factory": wanted.factory,
                 }
                 _write_settings(connection, values)
             connection.execute(sa.update(generation).values(published=asdict(published)))
@@ -202,6 +203,7 @@ class Store:
             database_bytes=_size(self.path, f"{database.FILE_NAME}*"),
             index_bytes=_size(self.path, "index/*"),
             kind=self.settings.kind.value,
+            factory=self.settings.factory,
             recall_target=self.settings.recall,
             recall=None if measured is None else (measured.recall, measured.low, measured.high),
             recall_sample=0 if measured is None else measured.sample,

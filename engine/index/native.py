@@ -1,0 +1,196 @@
+"""FAISS's own indexes: made of a factory string, kept in a file, searched as wide as asked.
+
+FAISS ends the process over some strings; those known are refused here, before it sees them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.errors import CorruptionError, InvalidInputError
+from engine.index.flat import mapped
+from engine.types import Float32Array
+from engine.vectors import row_norms
+
+LINKS = 32
+"""Links of a row in a graph (FAISS's M)."""
+FEW = 16
+"""Rows proposed where FAISS's own scores are those of the vectors, or were refined."""
+_PIECE = 4
+_CELLS = 4.0
+_ROWS_A_CELL = 39
+"""Fewer rows a cell than FAISS wants to see for its training."""
+_SMALL = 1e-9
+_SEED = 1234
+_LONGEST = 100
+"""FAISS's parser recurses with the length of the string, past the end of the stack."""
+_FEWEST_LINKS = {"HNSW": 2, "NSG": 8}
+_GRAPH_SEARCH: Any = getattr(faiss, "SearchParametersHNSW")  # noqa: B009
+_CELL_SEARCH: Any = getattr(faiss, "SearchParametersIVF")  # noqa: B009
+_MOVED_SEARCH: Any = getattr(faiss, "SearchParametersPreTransform")  # noqa: B009
+_REFINED_SEARCH: Any = getattr(faiss, "IndexRefineSearchParameters")  # noqa: B009
+"""FAISS adds their keyword arguments at run time, of which its stubs know nothing."""
+_WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+class NativeIndex:
+    """A FAISS index by inner product whose row numbers are those of its rows, under whatever
+    transforms and refinements."""
+
+    def __init__(self, whole: Any) -> None:
+        """Raises `InvalidInputError` for one that answers other ids or by another measure."""
+        self.whole = whole
+        self._wrappers: list[Any] = []
+        part = whole
+        while isinstance(part, faiss.IndexPreTransform | faiss.IndexRefine):
+            self._wrappers.append(part)
+            inner = part.base_index if isinstance(part, faiss.IndexRefine) else part.index
+            part = faiss.downcast_index(inner)
+        self._core: Any = part
+        if isinstance(part, faiss.IndexIDMap | faiss.IndexIDMap2):
+            raise InvalidInputError("it gives rows ids of its own (IDMap), and they have theirs")
+        if part.metric_type != faiss.METRIC_INNER_PRODUCT:
+            raise InvalidInputError("it does not rank by inner products")
+
+    @classmethod
+    def load(cls, path: Path) -> NativeIndex:
+        """The index in a file, memory-mapped where FAISS can. Raises `CorruptionError`."""
+        try:
+            return cls(mapped(path))
+        except InvalidInputError as error:
+            raise CorruptionError(f"the index {path} cannot be read: {error}") from error
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and dimension."""
+        return int(self.whole.ntotal), int(self.whole.d)
+
+    @property
+    def is_rough(self) -> bool:
+        """The scores it ranks by are not those of the vectors, so that more candidates find
+        more."""
+        own = faiss.IndexHNSWFlat | faiss.IndexFlat
+        return bool(self._wrappers) or not isinstance(self._core, own)
+
+    def widths(self, candidates: int) -> Sequence[int]:
+        """The widths worth trying for so many candidates, narrow to wide; 0 where it has none."""
+        if isinstance(self._core, faiss.IndexHNSW):
+            return [width for width in _WIDTHS if width >= min(candidates, _WIDTHS[-1])]
+        if isinstance(self._core, faiss.IndexIVF):
+            most = int(self._core.nlist)
+            return (*(width for width in _WIDTHS if width < most), most)
+        return (0,)
+
+    def propose(
+        self, queries: Float32Array, width: int, candidates: int, refined: int
+    ) -> NDArray[np.int64]:
+        """Row numbers (m, candidates) for (m, d) queries, -1 where there are none; where the index
+        refines its candidates, the best `refined` of them."""
+        count = candidates
+        parameters = self._parameters(width, candidates)
+        for wrapper in reversed(self._wrappers):
+            if isinstance(wrapper, faiss.IndexRefine):
+                count = min(refined, candidates)
+                parameters = _REFINED_SEARCH(
+                    k_factor=candidates / count, base_index_params=parameters
+                )
+            elif parameters is not None:
+                parameters = _MOVED_SEARCH(index_params=parameters)
+        found: NDArray[np.int64] = self.whole.search(queries, count, params=parameters)[1]
+        return found
+
+    def _parameters(self, width: int, candidates: int) -> Any:
+        if isinstance(self._core, faiss.IndexHNSW):
+            return _GRAPH_SEARCH(efSearch=max(width, candidates))
+        if isinstance(self._core, faiss.IndexIVF):
+            return _CELL_SEARCH(nprobe=min(width, int(self._core.nlist)))
+        return None
+
+    def train(self, rows: Float32Array) -> None:
+        """Train on and add (n, d) rows, and try a search. Raises `RuntimeError`."""
+        if isinstance(self._core, faiss.IndexIVF):
+            self._core.cp.seed = _SEED
+        for wrapper in self._wrappers:
+            if isinstance(wrapper, faiss.IndexRefine):
+                wrapper.refine_index.get_distance_computer()
+        self.whole.train(rows)
+        self.whole.add(rows)
+        self.propose(rows[:1], 1, 1, 1)
+
+
+def graph() -> str:
+    """HNSW over the vectors themselves."""
+    return f"HNSW{LINKS}"
+
+
+def cells(rows: int, dimension: int) -> str:
+    """IVF with product quantisation scanned in registers: about 4 sqrt(n) cells, four numbers to
+    four bits. Of rows too few to train that, the vectors themselves, in fewer cells."""
+    count = max(1, min(int(_CELLS * rows**0.5), rows // _ROWS_A_CELL))
+    if dimension % _PIECE or rows < 16 * _ROWS_A_CELL:
+        return f"IVF{count},Flat"
+    return f"IVF{count},PQ{dimension // _PIECE}x4fs"
+
+
+def made(factory: str, dimension: int) -> NativeIndex:
+    """The empty index of a factory string.
+
+    Raises `InvalidInputError` where FAISS makes none of it, or none that can be used.
+    """
+    try:
+        _check(factory)
+        return NativeIndex(faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT))
+    except (RuntimeError, InvalidInputError) as error:
+        raise _refusal(factory, error) from None
+
+
+def build(factory: str, rows: Float32Array) -> NativeIndex:
+    """An inner-product index of (n, d) rows, the same for the same rows on one thread.
+
+    Rows whose squares float32 cannot hold are made shorter, all alike: the order of inner products
+    stays, and FAISS would end the process where its training meets infinity. Raises
+    `InvalidInputError` where FAISS makes none of that string, or not of so few rows.
+    """
+    index = made(factory, rows.shape[1])
+    longest = float(row_norms(rows).max(initial=0.0))
+    if longest and not _SMALL < longest < 1 / _SMALL:
+        rows = (rows.astype(np.float64) / longest).astype(np.float32)
+    try:
+        index.train(rows)
+    except RuntimeError as error:
+        raise _refusal(factory, error) from None
+    return index
+
+
+def save(index: NativeIndex, path: Path) -> None:
+    """Write FAISS's file. Raises `OSError`."""
+    try:
+        faiss.write_index(index.whole, str(path))
+    except RuntimeError as error:
+        raise OSError("FAISS could not write it, the disk may be full") from error
+
+
+def _check(factory: str) -> None:
+    if not (factory.isascii() and factory.isprintable() and 0 < len(factory) <= _LONGEST):
+        raise InvalidInputError(f"it must be of 1 to {_LONGEST} characters of ASCII")
+    if re.search(r"(?<!\d)0+(?!\d)", factory):
+        raise InvalidInputError("no number in it may be 0")
+    if re.search(r"\d{10}", factory):
+        raise InvalidInputError("a number in it is too large")
+    for kind, links in re.findall(r"(HNSW|NSG)(\d+)", factory):
+        if int(links) < _FEWEST_LINKS[kind]:
+            raise InvalidInputError(f"{kind} needs at least {_FEWEST_LINKS[kind]} links a row")
+
+
+def _refusal(factory: str, error: Exception) -> InvalidInputError:
+    lines = str(error).splitlines() or [""]
+    reason = re.sub(r"^(Error in .* at \S+:\d+: )?(Error: )?", "", lines[-1])
+    reason = re.sub(r"^'.*?' failed:? *(?=.)", "", reason)
+    return InvalidInputError(f"FAISS makes no index '{factory[:_LONGEST]}': {reason}")
