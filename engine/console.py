@@ -64,6 +64,11 @@ class Console:
             text = Text(_shortened(hit.text))
             table.add_row(str(hit.rank), f"{hit.score:.4f}", weight, Text(_clean(hit.id)), text)
         _print(table)
+        if result.effective is not None:
+            ranked = (
+                f"ranked by {', '.join(result.legs)}; effectively {result.effective:.1f} answers"
+            )
+            _print(Text(ranked, style="dim"))
         if any(hit.explanation for hit in result.hits):
             from engine import explained
 
