@@ -132,7 +132,7 @@ class Console:
                 f"{stats.truncated:,} passages truncated)",
                 "sources": f"{stats.sources:,}",
                 "pending": "\n".join(stats.pending) or "nothing",
-                "model": f"{stats.model} ({stats.dimension} dimensions)",
+                "model": f"{stats.model} ({stats.dimension} dimensions, by {stats.runtime})",
                 "fingerprint": stats.fingerprint,
                 "metric": stats.metric,
                 "index": f"{index}, {stats.delta:,} newer, {stats.dead:,} deleted since",

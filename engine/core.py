@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from engine import opening
@@ -14,7 +15,7 @@ from engine.embedding.base import Embedder
 from engine.errors import DocumentNotFoundError, InvalidInputError
 from engine.searching import Searching, Where
 from engine.session import text_list
-from engine.settings import DEFAULT_MODEL, IndexSpec, Metric
+from engine.settings import DEFAULT_MODEL, IndexSpec, Metric, Runtime
 from engine.storage.where import as_filter
 from engine.types import (
     Explanation,
@@ -46,21 +47,29 @@ class Engine(Writing, Searching):
         exist_ok: bool = False,
         offline: bool = False,
         half: bool = False,
+        runtime: Runtime | str | None = None,
         tokens: bool | None = None,
         reranker: Reranker | None = None,
     ) -> Engine:
         """Make a new store at `path` (a directory) and open it.
 
         `model` is a sentence-transformers model by hub name or local path, or any `Embedder`.
-        `offline` forbids fetching it; with `half` it runs in 16 bit on a GPU. `tokens` says whether
-        the vectors of the texts' words are kept, for ranking and explanations (None: yes, or as
-        an existing store does). Where a store
-        exists, `StoreExistsError` is raised, or with `exist_ok` that store is opened, if it is of
-        the same model and metric. Raises `ModelError` where the model cannot be had,
-        `StorageError` where the store cannot be made.
+        `offline` forbids fetching it; with `half` it runs in 16 bit on a GPU. `runtime` is what
+        runs it: "auto", "onnx" or "sentence-transformers", which give the same vectors. `tokens`
+        says whether the vectors of the texts' words are kept, for ranking and explanations (None:
+        yes, or as an existing store does). Where a store exists, `StoreExistsError` is raised, or
+        with `exist_ok` that store is opened, if it is of the same model and metric. Raises
+        `ModelError` where the model cannot be had, `StorageError` where the store cannot be made.
         """
         made = opening.create(
-            path, model, index, exist_ok=exist_ok, offline=offline, half=half, tokens=tokens
+            path,
+            model,
+            index,
+            exist_ok=exist_ok,
+            offline=offline,
+            half=half,
+            runtime=runtime,
+            tokens=tokens,
         )
         return cls(*made, reranker)
 
@@ -73,6 +82,7 @@ class Engine(Writing, Searching):
         model: str | Embedder | None = None,
         offline: bool = False,
         half: bool = False,
+        runtime: Runtime | str | None = None,
         reranker: Reranker | None = None,
     ) -> Engine:
         """Open an existing store; it remembers its model, so none need be given.
@@ -82,7 +92,9 @@ class Engine(Writing, Searching):
         Raises `StoreNotFoundError`, `SchemaVersionError`, `CorruptionError`.
         """
         return cls(
-            *opening.open_store(path, model, read_only=read_only, offline=offline, half=half),
+            *opening.open_store(
+                path, model, read_only=read_only, offline=offline, half=half, runtime=runtime
+            ),
             reranker,
         )
 
@@ -94,6 +106,7 @@ class Engine(Writing, Searching):
         *,
         offline: bool = False,
         half: bool = False,
+        runtime: Runtime | str | None = None,
         reranker: Reranker | None = None,
     ) -> Engine:
         """Make a new, empty store for the vectors of an export, as `engine.transfer` opens it.
@@ -104,7 +117,10 @@ class Engine(Writing, Searching):
         settings = exported.settings()
         if settings is None:
             raise InvalidInputError(f"{exported.path} has no vectors; make a store with a model")
-        return cls(*opening.create_with(path, settings, offline=offline, half=half), reranker)
+        return cls(
+            *opening.create_with(path, settings, offline=offline, half=half, runtime=runtime),
+            reranker,
+        )
 
     def get(self, ids: Sequence[str]) -> list[StoredDocument]:
         """The documents of the given ids, in that order.
@@ -123,7 +139,7 @@ class Engine(Writing, Searching):
     def stats(self) -> Stats:
         """What the store holds; loads neither the model nor the index."""
         self._check_open()
-        return self._store.stats()
+        return replace(self._store.stats(), runtime=self._models.runtime)
 
     def verify(self) -> VerifyReport:
         """Check the database and the index file against each other; changes nothing."""
@@ -176,10 +192,15 @@ class Engine(Writing, Searching):
 
 
 def explain_texts(
-    a: str, b: str, *, model: str | Embedder = DEFAULT_MODEL, offline: bool = False
+    a: str,
+    b: str,
+    *,
+    model: str | Embedder = DEFAULT_MODEL,
+    offline: bool = False,
+    runtime: Runtime | str | None = None,
 ) -> Explanation:
     """`Engine.explain` without a store: by any model, compared by cosine."""
     from engine.explaining import explain
     from engine.models import ModelSource
 
-    return explain(ModelSource(model, offline=offline).load(), Metric.COSINE, a, b)
+    return explain(ModelSource(model, offline=offline, runtime=runtime).load(), Metric.COSINE, a, b)

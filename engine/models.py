@@ -8,12 +8,19 @@ import threading
 from typing import TYPE_CHECKING
 
 from engine.embedding.base import Embedder
-from engine.errors import InvalidInputError, ModelMismatchError, ModelUnavailableError
+from engine.errors import (
+    InvalidInputError,
+    ModelError,
+    ModelMismatchError,
+    ModelUnavailableError,
+)
+from engine.settings import Runtime
 from engine.storage.records import StoreSettings
 from engine.storage.store import Store
 
 if TYPE_CHECKING:
     from engine.embedding.locate import LocatedModel
+    from engine.embedding.sentence_transformer import SentenceTransformerEmbedder
 
 log = logging.getLogger("attendex")
 
@@ -30,6 +37,7 @@ class ModelSource:
         *,
         offline: bool = False,
         half: bool = False,
+        runtime: Runtime | str | None = None,
         expected: StoreSettings | None = None,
     ) -> None:
         if isinstance(model, os.PathLike):
@@ -41,6 +49,7 @@ class ModelSource:
         self._model = model
         self._offline = offline
         self._half = half
+        self._runtime = as_runtime(runtime)
         self._expected = expected
         self._loaded: Embedder | None = None if isinstance(model, str) else model
         self._found: tuple[LocatedModel, str] | None = None
@@ -73,9 +82,76 @@ class ModelSource:
                 f"this store was embedded by the program's own embedder '{name}'; "
                 "open it with Engine.open(path, model=embedder)"
             )
+        by_onnx = self._runtime is not Runtime.SENTENCE_TRANSFORMERS and not self._half
+        if by_onnx and (exported := self._exported(name)) is not None:
+            return exported
         from engine.embedding import sentence_transformer
 
-        return sentence_transformer.load(*self._find(name), half=self._half)
+        located, identity = self._find(name)
+        embedder = sentence_transformer.load(located, identity, half=self._half)
+        return self._made_runnable(embedder) if by_onnx else embedder
+
+    def _exported(self, name: str) -> Embedder | None:
+        """The model in onnxruntime, where an export is at hand; its own files are not looked for
+        where the store says which model it is."""
+        from engine.embedding import exports
+
+        if not exports.is_runnable():
+            return None
+        own = self._expected is not None and name == self._expected.model and self._found is None
+        if own and self._expected is not None:
+            full, identity = self._expected.model, self._expected.fingerprint
+        else:
+            located, identity = self._find(name)
+            full = located.name
+        export = exports.find(identity)
+        if export is None:
+            return None
+        from engine.embedding import onnx
+
+        return onnx.load(full, identity, export)
+
+    def _made_runnable(self, embedder: SentenceTransformerEmbedder) -> Embedder:
+        """The model in onnxruntime, exported now, once; itself where that cannot be."""
+        from engine.embedding import exports
+
+        wanted = self._runtime is Runtime.ONNX
+        if not exports.is_makeable():
+            if wanted:
+                raise ModelUnavailableError(
+                    "the onnx runtime needs onnxruntime and onnx, and a machine without a GPU: "
+                    "pip install 'attendex[onnx]'"
+                )
+            return embedder
+        if not wanted and exports.refusal(embedder.fingerprint) is not None:
+            return embedder
+        from engine.embedding import export, onnx
+
+        made = export.make(embedder)
+        if not isinstance(made, str):
+            log.info("the model %s was exported for onnxruntime", embedder.name)
+            return onnx.load(embedder.name, embedder.fingerprint, made)
+        if wanted:
+            raise ModelError(f"the model {embedder.name} cannot be exported: {made}")
+        log.info("the model %s stays with sentence-transformers: %s", embedder.name, made)
+        return embedder
+
+    @property
+    def runtime(self) -> str:
+        """What would run the model now, in a word, without loading it."""
+        from engine.embedding import exports
+
+        if self.is_custom or (self._expected is not None and self._expected.custom):
+            return "custom"
+        by_onnx = self._runtime is not Runtime.SENTENCE_TRANSFORMERS and not self._half
+        at_hand = (
+            by_onnx
+            and self._expected is not None
+            and exports.is_runnable()
+            and exports.find(self._expected.fingerprint) is not None
+        )
+        chosen = Runtime.ONNX if at_hand else Runtime.SENTENCE_TRANSFORMERS
+        return str(chosen.value)
 
     def _find(self, name: str) -> tuple[LocatedModel, str]:
         """The model's files and fingerprint, checked; hashed once, however often it is asked."""
@@ -100,6 +176,15 @@ class ModelSource:
             return
         with store.lock.held():
             store.rename_model(self.identify())
+
+
+def as_runtime(runtime: object) -> Runtime:
+    """A runtime by value or name; None is auto."""
+    try:
+        return Runtime.AUTO if runtime is None else Runtime(runtime)
+    except ValueError:
+        known = ", ".join(member.value for member in Runtime)
+        raise InvalidInputError(f"unknown runtime {runtime!r}; choose one of: {known}") from None
 
 
 def _is_here(name: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.embedding.base import Embedder
 from engine.errors import InvalidInputError, StoreExistsError
 from engine.models import ModelSource
-from engine.settings import IndexSpec
+from engine.settings import IndexSpec, Runtime
 from engine.storage.records import StoreSettings
 from engine.storage.store import Store, as_path, create_store, new_store_id, store_exists
 
@@ -18,6 +18,7 @@ def create(
     exist_ok: bool,
     offline: bool,
     half: bool,
+    runtime: Runtime | str | None,
     tokens: bool | None,
 ) -> tuple[Store, ModelSource]:
     """A new store and its model; the existing one, of the same model and metric, if `exist_ok`.
@@ -28,7 +29,7 @@ def create(
     spec = IndexSpec() if index is None else index
     if not isinstance(spec, IndexSpec):
         raise InvalidInputError(f"index must be an IndexSpec, not {index!r}")
-    models = ModelSource(model, offline=offline, half=half)
+    models = ModelSource(model, offline=offline, half=half, runtime=runtime)
     if not store_exists(where):
         embedder = models.load()
         if spec.factory is not None:
@@ -55,7 +56,9 @@ def create(
                 raise
     if not exist_ok:
         raise StoreExistsError(where)
-    store, models = open_store(where, model, read_only=False, offline=offline, half=half)
+    store, models = open_store(
+        where, model, read_only=False, offline=offline, half=half, runtime=runtime
+    )
     own = store.settings.metric
     if index is not None and spec.metric is not own:
         store.close()
@@ -73,22 +76,30 @@ def create(
 
 
 def create_with(
-    path: object, made: StoreSettings, *, offline: bool, half: bool
+    path: object, made: StoreSettings, *, offline: bool, half: bool, runtime: Runtime | str | None
 ) -> tuple[Store, ModelSource]:
     """A new store of given settings; its model is found when it is needed."""
     where = as_path(path)
     create_store(where, made)
-    return open_store(where, None, read_only=False, offline=offline, half=half)
+    return open_store(where, None, read_only=False, offline=offline, half=half, runtime=runtime)
 
 
 def open_store(
-    path: object, model: str | Embedder | None, *, read_only: bool, offline: bool, half: bool
+    path: object,
+    model: str | Embedder | None,
+    *,
+    read_only: bool,
+    offline: bool,
+    half: bool,
+    runtime: Runtime | str | None,
 ) -> tuple[Store, ModelSource]:
     """An existing store and its model, checked if one is given but not loaded."""
     store = Store(as_path(path), read_only=read_only)
     try:
         given = store.settings.model if model is None else model
-        models = ModelSource(given, offline=offline, half=half, expected=store.settings)
+        models = ModelSource(
+            given, offline=offline, half=half, runtime=runtime, expected=store.settings
+        )
         if model is not None:
             models.identify()
             if not read_only:

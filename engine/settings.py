@@ -21,6 +21,17 @@ class Metric(Enum):
     """Inner product of the vectors as they are."""
 
 
+class Runtime(Enum):
+    """What runs a sentence-transformers model; all give the same vectors."""
+
+    AUTO = "auto"
+    """onnxruntime where it can, and there is no GPU; else sentence-transformers."""
+    SENTENCE_TRANSFORMERS = "sentence-transformers"
+    """torch, as the model comes; on a GPU where there is one."""
+    ONNX = "onnx"
+    """onnxruntime on the CPU: loads in a fraction of the time."""
+
+
 class Mode(Enum):
     """Which legs find the candidates of a text."""
 

@@ -344,6 +344,7 @@ class Stats:
     use, with its 95 % interval (recall, low, high) over `recall_sample` queries, None where all
     answers are exact. `tokens` says whether word vectors are kept: `worded` passages have them, of
     `word_bytes`, and `wordless` embedded ones have not (`attendex tokens build` makes them).
+    `runtime` is what would run the model now: "onnx", "sentence-transformers" or "custom".
     """
 
     path: str
@@ -373,6 +374,7 @@ class Stats:
     worded: int
     wordless: int
     word_bytes: int
+    runtime: str = ""
 
 
 @dataclass(frozen=True, slots=True)

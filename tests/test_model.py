@@ -14,11 +14,8 @@ from engine.embedding import locate as places
 from engine.embedding.base import Embedder
 from engine.embedding.fingerprint import fingerprint
 from engine.embedding.locate import Origin, locate
-from engine.embedding.sentence_transformer import (
-    SentenceTransformerEmbedder,
-    length_batches,
-    load,
-)
+from engine.embedding.sentence_transformer import SentenceTransformerEmbedder, load
+from engine.embedding.tokenized import length_batches
 from engine.errors import ModelError, ModelUnavailableError
 from engine.settings import DEFAULT_MODEL
 from tests.conftest import DATA

@@ -78,6 +78,7 @@ def query(
     store: str,
     model: str | None,
     offline: bool,
+    runtime: str | None,
     as_json: bool | None,
 ) -> None:
     """Find the texts that answer TEXT best; "-" reads queries from standard input, one a line.
@@ -106,7 +107,11 @@ def query(
     if html is not None:
         check_target(html)
     with Engine.open(
-        store, model=model, offline=offline, reranker=_reranker(cross_encoder, offline)
+        store,
+        model=model,
+        offline=offline,
+        runtime=runtime,
+        reranker=_reranker(cross_encoder, offline),
     ) as engine:
         if combined or text is None:
             sought = parse(text or "") if arithmetic else Combination(plus=(text,) if text else ())
@@ -181,6 +186,7 @@ def explain(
     store: str,
     model: str | None,
     offline: bool,
+    runtime: str | None,
     as_json: bool | None,
 ) -> None:
     """Show which words of A, read as a query, find an answer in which words of B, and back.
@@ -195,12 +201,12 @@ def explain(
     if html is not None:
         check_target(html)
     if store_exists(Path(store)):
-        with Engine.open(store, model=model, offline=offline) as engine:
+        with Engine.open(store, model=model, offline=offline, runtime=runtime) as engine:
             there, back = engine.explain(a, b), engine.explain(b, a)
     else:
         named = DEFAULT_MODEL if model is None else model
-        there = explain_texts(a, b, model=named, offline=offline)
-        back = explain_texts(b, a, model=named, offline=offline)
+        there = explain_texts(a, b, model=named, offline=offline, runtime=runtime)
+        back = explain_texts(b, a, model=named, offline=offline, runtime=runtime)
     console.Console(as_json).explanation(there, back)
     if html is not None:
         write_page(html, page.of_texts(there, back))
@@ -224,6 +230,7 @@ def why(
     store: str,
     model: str | None,
     offline: bool,
+    runtime: str | None,
     as_json: bool | None,
 ) -> None:
     """Say why the document ID is, or is not, among the first answers to TEXT.
@@ -233,5 +240,5 @@ def why(
     """
     from engine.core import Engine
 
-    with Engine.open(store, model=model, offline=offline) as engine:
+    with Engine.open(store, model=model, offline=offline, runtime=runtime) as engine:
         console.Console(as_json).why(engine.why(id, text, k=k, where=where, mode=mode))

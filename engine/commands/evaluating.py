@@ -31,6 +31,7 @@ def evaluate(
     store: str,
     model: str | None,
     offline: bool,
+    runtime: str | None,
     as_json: bool | None,
 ) -> None:
     """Measure how well the store answers QUERIES, judged by QRELS.
@@ -44,7 +45,7 @@ def evaluate(
     from engine.judgements import read_qrels, read_queries
 
     asked, judged = read_queries(queries), read_qrels(qrels)
-    with Engine.open(store, model=model, offline=offline) as engine:
+    with Engine.open(store, model=model, offline=offline, runtime=runtime) as engine:
         report = engine.evaluate(asked, judged, stages=stages or None, where=where)
     for line in report.notes:
         console.note(line)

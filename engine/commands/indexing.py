@@ -78,6 +78,7 @@ def index(
     store: str,
     model: str | None,
     offline: bool,
+    runtime: str | None,
     half: bool,
     tokens: bool | None,
     metric: str | None,
@@ -137,7 +138,7 @@ def index(
         _report_nothing(intake)
         return
     with (
-        _opened_for_index(store, exists, model, offline, half, metric, tokens) as engine,
+        _opened_for_index(store, exists, model, offline, runtime, half, metric, tokens) as engine,
         console.progress() as show,
     ):
         intake.check_width(engine.stats().dimension)
@@ -175,6 +176,7 @@ def _opened_for_index(
     exists: bool,
     model: str | None,
     offline: bool,
+    runtime: str | None,
     half: bool,
     metric: str | None,
     tokens: bool | None,
@@ -188,10 +190,11 @@ def _opened_for_index(
             index=IndexSpec(metric=Metric(metric or Metric.COSINE.value)),
             exist_ok=True,
             offline=offline,
+            runtime=runtime,
             half=half,
             tokens=tokens,
         )
-    opened = Engine.open(store, model=model, offline=offline, half=half)
+    opened = Engine.open(store, model=model, offline=offline, runtime=runtime, half=half)
     own = opened.stats().metric
     if metric is not None and metric != own:
         opened.close()

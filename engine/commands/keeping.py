@@ -168,12 +168,14 @@ def tokens() -> None:
 @store_option
 @model_options
 @json_option
-def build_tokens(store: str, model: str | None, offline: bool, as_json: bool | None) -> None:
+def build_tokens(
+    store: str, model: str | None, offline: bool, runtime: str | None, as_json: bool | None
+) -> None:
     """Give word vectors to the passages that have none; goes on where it was interrupted."""
     from engine.core import Engine
 
     with (
-        Engine.open(store, model=model, offline=offline) as engine,
+        Engine.open(store, model=model, offline=offline, runtime=runtime) as engine,
         console.progress() as show,
     ):
         made = engine.build_tokens(on_progress=show)

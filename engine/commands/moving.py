@@ -84,6 +84,7 @@ def import_(
     store: str,
     model: str | None,
     offline: bool,
+    runtime: str | None,
     half: bool,
     as_json: bool | None,
 ) -> None:
@@ -97,7 +98,7 @@ def import_(
 
     with (
         ExportFile(file, format_) as exported,
-        _opened(exported, vectors, store, model, offline, half) as engine,
+        _opened(exported, vectors, store, model, offline, runtime, half) as engine,
         console.progress() as show,
     ):
         report = engine.import_file(exported, vectors=vectors, on_progress=show)
@@ -108,7 +109,13 @@ def import_(
 
 
 def _opened(
-    exported: ExportFile, vectors: bool, store: str, model: str | None, offline: bool, half: bool
+    exported: ExportFile,
+    vectors: bool,
+    store: str,
+    model: str | None,
+    offline: bool,
+    runtime: str | None,
+    half: bool,
 ) -> Engine:
     from engine.core import Engine
     from engine.storage.store import store_exists
@@ -116,11 +123,13 @@ def _opened(
     like_the_vectors = model is None and vectors and exported.header is not None
     if like_the_vectors and not store_exists(Path(store)):
         with suppress(StoreExistsError):  # another process was faster
-            return Engine.create_for(store, exported, offline=offline, half=half)
+            return Engine.create_for(store, exported, offline=offline, runtime=runtime, half=half)
     if store_exists(Path(store)):
-        return Engine.open(store, model=model, offline=offline, half=half)
+        return Engine.open(store, model=model, offline=offline, runtime=runtime, half=half)
     given = DEFAULT_MODEL if model is None else model
-    return Engine.create(store, model=given, exist_ok=True, offline=offline, half=half)
+    return Engine.create(
+        store, model=given, exist_ok=True, offline=offline, runtime=runtime, half=half
+    )
 
 
 @click.command()

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from engine import console, files
-from engine.settings import DEFAULT_MODEL
+from engine.settings import DEFAULT_MODEL, Runtime
 
 DEFAULT_STORE = "attendex.store"
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -45,7 +45,12 @@ def model_options(command: Command) -> Command:
         f"{DEFAULT_MODEL}; an existing one knows its own.",
     )
     offline = click.option("--offline", is_flag=True, help="Never fetch a model.")
-    return model(offline(command))
+    runtime = click.option(
+        "--runtime",
+        type=click.Choice([runtime.value for runtime in Runtime]),
+        help="What runs the model; all give the same vectors (default auto).",
+    )
+    return model(offline(runtime(command)))
 
 
 def check_target(path: str) -> None:

@@ -1,0 +1,145 @@
+"""Where a model's export for onnxruntime lies, and whether it can be trusted.
+
+One directory a fingerprint: the graph, the tokenizer, and `export.json`, which names their
+checksums and what else the runtime must know. The directory appears whole or not at all. Where an
+export was tried and refused, it holds the reason instead.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from engine import __version__, files
+
+MODEL = "model.onnx"
+TOKENIZER = "tokenizer.json"
+_RECORD = "export.json"
+_FORMAT = 1
+_GPU = Path("/dev/nvidiactl")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What of a model does not depend on its runtime.
+
+    `window` counts all tokens of a pass (None: no limit), `max_tokens` a text's own. `closing` is
+    how many special tokens end every text; `word_dimension` None for a model without token states.
+    """
+
+    dimension: int
+    word_dimension: int | None
+    window: int | None
+    max_tokens: int | None
+    query_prompt: str
+    document_prompt: str
+    closing: int
+    pads_left: bool
+    pad_id: int = 0
+    pad_token: str = "[PAD]"
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """An export that can be run: its directory, and how far its vectors were from the model's."""
+
+    directory: Path
+    shape: Shape
+    difference: float
+
+
+def is_runnable() -> bool:
+    """onnxruntime is installed, and there is no GPU that would be quicker."""
+    return find_spec("onnxruntime") is not None and not _GPU.exists()
+
+
+def is_makeable() -> bool:
+    """An export can be made here."""
+    return is_runnable() and find_spec("onnx") is not None
+
+
+def home(fingerprint: str) -> Path:
+    """The directory of a model's export: under ATTENDEX_CACHE, XDG_CACHE_HOME or ~/.cache."""
+    own = os.environ.get("ATTENDEX_CACHE")
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return (Path(own) if own else Path(base) / "attendex") / "onnx" / fingerprint
+
+
+def find(fingerprint: str) -> Export | None:
+    """The export of a model, its files checked; None where there is none that can be trusted.
+
+    A file that is as it was written (`files.stamp_of`) is not read; any other is summed up.
+    """
+    directory = home(fingerprint)
+    try:
+        record = json.loads((directory / _RECORD).read_text(encoding="utf-8"))
+        if record["format"] != _FORMAT or not set(record["files"]) >= {MODEL, TOKENIZER}:
+            return None
+        for name, (stamp, checksum) in record["files"].items():
+            path = directory / name
+            if files.stamp_of(path) != tuple(stamp) and files.sha256_file(path) != checksum:
+                return None
+        return Export(directory, Shape(**record["shape"]), float(record["difference"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def refusal(fingerprint: str) -> str | None:
+    """Why this version could make no export of a model; None where it was not tried."""
+    try:
+        record = json.loads((home(fingerprint) / _RECORD).read_text(encoding="utf-8"))
+        return str(record["refused"]) if record.get("version") == __version__ else None
+    except (OSError, ValueError, KeyError, AttributeError):
+        return None
+
+
+def publish(fingerprint: str, write: Callable[[Path], tuple[Shape, float] | str]) -> Export | str:
+    """Let `write` fill a directory, and keep it: as an export, or as the reason it gives.
+
+    Raises `OSError` where it cannot be kept.
+    """
+    target = home(fingerprint)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{fingerprint[:12]}.", dir=target.parent))
+    try:
+        made = write(work)
+        record: dict[str, Any]
+        if isinstance(made, str):
+            for path in work.iterdir():
+                path.unlink()
+            record = {"refused": made, "version": __version__}
+        else:
+            shape, difference = made
+            sums = {
+                path.name: (files.stamp_of(path), files.sha256_file(path))
+                for path in work.iterdir()
+            }
+            record = {
+                "format": _FORMAT,
+                "shape": asdict(shape),
+                "difference": difference,
+                "files": sums,
+            }
+        (work / _RECORD).write_text(json.dumps(record, indent=1), encoding="utf-8")
+        _replace(work, target)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return made if isinstance(made, str) else Export(target, *made)
+
+
+def _replace(source: Path, target: Path) -> None:
+    """Give a directory its name; what was there goes. Another process may do the same."""
+    for _ in range(2):
+        with suppress(OSError):
+            source.rename(target)
+            return
+        shutil.rmtree(target, ignore_errors=True)
+    source.rename(target)
