@@ -127,9 +127,9 @@ class ModelSource:
             return embedder
         from engine.embedding import export, onnx
 
+        log.warning("preparing %s for onnxruntime: once, for quick starts from now on", embedder.name)
         made = export.make(embedder)
         if not isinstance(made, str):
-            log.info("the model %s was exported for onnxruntime", embedder.name)
             return onnx.load(embedder.name, embedder.fingerprint, made)
         if wanted:
             raise ModelError(f"the model {embedder.name} cannot be exported: {made}")

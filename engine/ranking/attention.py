@@ -14,11 +14,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
-
-from engine.types import Float32Array, Float64Array, IdArray
 
 
 class Attention(NamedTuple):
@@ -76,28 +73,3 @@ def attend_sequence(
     by_batch = sequence.transpose(0, 1)
     over = None if mask is None else mask.transpose(0, 1)
     return attend(state.transpose(0, 1), by_batch, by_batch, temperature, over)
-
-
-def word_matches(
-    query: Float32Array, texts: Float32Array, cuts: IdArray, temperature: float
-) -> Float64Array:
-    """How well each of n texts answers each of q words: (q, n); 0 for a text without words.
-
-    Unit rows `query` (q, w) and `texts` (N, w), the words of text i being [cuts[i], cuts[i + 1]).
-
-        s_ij = q_i . d_j,  a_ij = exp(s_ij / tau) / sum_j exp(s_ij / tau),  m_i = sum_j a_ij s_ij
-
-    m_i is q_i . c_i with the context vector c_i = sum_j a_ij d_j. One product for all texts, and
-    sums by segment: what a text is given does not depend on the others. exp((s - 1) / tau) neither
-    overflows nor, for tau of 0.025 at least, vanishes in float32.
-    """
-    on = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    lengths = torch.from_numpy(np.diff(cuts)).to(on)
-    with torch.inference_mode(), torch.autocast(on.type, enabled=False):
-        shared = torch.from_numpy(texts).to(on) @ torch.from_numpy(query).to(on).T
-        powers = torch.exp((shared - 1.0) / temperature)
-        both = torch.cat([powers, powers * shared], dim=1)
-        summed = torch.segment_reduce(both, "sum", lengths=lengths, axis=0, initial=0.0).double()
-        total, weighted = summed.chunk(2, dim=1)
-        matches = weighted / torch.where(total > 0, total, torch.ones_like(total))
-    return matches.T.cpu().numpy()

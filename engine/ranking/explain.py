@@ -15,9 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import torch
 
-from engine.ranking.attention import attend
 from engine.ranking.rerank import ATTENTION_TEMPERATURE
 from engine.types import Explanation, Float32Array, Float64Array, Word
 
@@ -37,9 +35,9 @@ def explain(
     `weights` (n,) sum to 1; None weighs every word the same. A text without words gives an empty
     explanation.
     """
-    q, d = (torch.from_numpy(rows.astype(np.float64)) for rows in vectors)
-    context, attention = attend(q, d, d, temperature)
-    match = (q * context).sum(-1).numpy()
+    q, d = (rows.astype(np.float64) for rows in vectors)
+    attention = _attention(q, d, temperature)
+    match = (q * (attention @ d)).sum(axis=1)
     weight = np.full(len(match), 1 / max(1, len(match))) if weights is None else weights
     share = weight * match
     return Explanation(
@@ -50,10 +48,17 @@ def explain(
         temperature=temperature,
         words_a=tuple(words[0]),
         words_b=tuple(words[1]),
-        attention=tuple(tuple(row) for row in attention.tolist()),
+        attention=tuple(map(tuple, attention.tolist())),
         match=tuple(match.tolist()),
         share=tuple(share.tolist()),
-        heat=tuple((weight @ attention.numpy()).tolist()),
+        heat=tuple((weight @ attention).tolist()),
         weight=tuple(weight.tolist()),
         parts=dict(parts or {}),
     )
+
+
+def _attention(q: Float64Array, d: Float64Array, temperature: float) -> Float64Array:
+    """Softmax of the products of (n, d) rows with (m, d) rows; each row of (n, m) sums to 1."""
+    shared = q @ d.T / temperature
+    powers = np.exp(shared - shared.max(axis=1, keepdims=True, initial=-np.inf))
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))

@@ -5,7 +5,7 @@
     T = (1 - mix) cos + mix A
     F = (1 - share) T + share bm25 / max bm25 over the candidates, with a lexical leg
 
-(`attention.word_matches` for s_ij and a_ij. The mix and the temperature were chosen on Cranfield
+(`matches.word_matches` for s_ij and a_ij. The mix and the temperature were chosen on Cranfield
 and CACM; see the README's figures for other collections.)
 """
 
@@ -16,9 +16,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from engine.errors import InvalidInputError
-from engine.ranking.attention import word_matches
 from engine.ranking.confidence import softmax, temperature_of
 from engine.ranking.contract import Reranked, RerankInput, WordInput
+from engine.ranking.matches import word_matches
 from engine.types import Float64Array
 
 ATTENTION_TEMPERATURE = 0.1
