@@ -127,7 +127,7 @@ class ModelSource:
             return embedder
         from engine.embedding import export, onnx
 
-        log.warning("preparing %s for onnxruntime: once, for quick starts from now on", embedder.name)
+        log.warning("preparing %s for onnxruntime, once, for quick starts", embedder.name)
         made = export.make(embedder)
         if not isinstance(made, str):
             return onnx.load(embedder.name, embedder.fingerprint, made)
@@ -138,20 +138,21 @@ class ModelSource:
 
     @property
     def runtime(self) -> str:
-        """What would run the model now, in a word, without loading it."""
+        """What runs the model, or would run it now, without loading it."""
         from engine.embedding import exports
 
         if self.is_custom or (self._expected is not None and self._expected.custom):
             return "custom"
-        by_onnx = self._runtime is not Runtime.SENTENCE_TRANSFORMERS and not self._half
+        if self._loaded is not None:
+            return str(getattr(self._loaded, "runtime", "custom"))
         at_hand = (
-            by_onnx
+            self._runtime is not Runtime.SENTENCE_TRANSFORMERS
+            and not self._half
             and self._expected is not None
             and exports.is_runnable()
             and exports.find(self._expected.fingerprint) is not None
         )
-        chosen = Runtime.ONNX if at_hand else Runtime.SENTENCE_TRANSFORMERS
-        return str(chosen.value)
+        return exports.NAME if at_hand else str(Runtime.SENTENCE_TRANSFORMERS.value)
 
     def _find(self, name: str) -> tuple[LocatedModel, str]:
         """The model's files and fingerprint, checked; hashed once, however often it is asked."""

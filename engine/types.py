@@ -344,7 +344,7 @@ class Stats:
     use, with its 95 % interval (recall, low, high) over `recall_sample` queries, None where all
     answers are exact. `tokens` says whether word vectors are kept: `worded` passages have them, of
     `word_bytes`, and `wordless` embedded ones have not (`attendex tokens build` makes them).
-    `runtime` is what would run the model now: "onnx", "sentence-transformers" or "custom".
+    `runtime` is what runs the model now, or would ("onnxruntime on cpu"; "custom" for your own).
     """
 
     path: str

@@ -33,6 +33,14 @@ def engine(tmp_path: Path, words: WordEmbedder) -> Iterator[Engine]:
         yield made
 
 
+@pytest.fixture(scope="session", autouse=True)
+def exports_of_this_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Models are exported into a directory of our own, for child processes too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ATTENDEX_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def minilm() -> object:
     """The real model, loaded once; the command line shares it within this process."""

@@ -383,14 +383,14 @@ def test_a_closed_pipe_is_no_error(run: Run, notes: Path, tmp_path: Path) -> Non
 SLOW = """
 import sys, time
 import cli
-from engine.embedding.sentence_transformer import SentenceTransformerEmbedder
+from engine.embedding.tokenized import TokenizedEmbedder
 from engine import ingest
-plain = SentenceTransformerEmbedder.embed_with_words
+plain = TokenizedEmbedder.embed_with_words
 def slow(self, texts, *, query):
     print("embedding", file=sys.stderr, flush=True)
     time.sleep(0.5)
     return plain(self, texts, query=query)
-SentenceTransformerEmbedder.embed_with_words = slow
+TokenizedEmbedder.embed_with_words = slow
 ingest.BATCH = 5
 sys.exit(cli.run(sys.argv[1:]))
 """

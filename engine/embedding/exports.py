@@ -20,6 +20,8 @@ from typing import Any
 
 from engine import __version__, files
 
+NAME = "onnxruntime on cpu"
+"""What runs an export, for a person."""
 MODEL = "model.onnx"
 TOKENIZER = "tokenizer.json"
 _RECORD = "export.json"

@@ -13,7 +13,7 @@ import numpy as np
 import onnxruntime
 from tokenizers import Tokenizer
 
-from engine.embedding.exports import MODEL, TOKENIZER, Export
+from engine.embedding.exports import MODEL, NAME, TOKENIZER, Export
 from engine.embedding.tokenized import TokenizedEmbedder
 from engine.errors import ModelError
 from engine.types import Float32Array
@@ -56,7 +56,7 @@ class OnnxEmbedder(TokenizedEmbedder):
     @property
     def runtime(self) -> str:
         """See `TokenizedEmbedder`."""
-        return "onnxruntime on cpu"
+        return NAME
 
     def _pooled(self, texts: list[str], *, query: bool) -> list[Float32Array]:
         (pooled,) = self._run(texts, query, OUTPUTS[:1])

@@ -1,0 +1,134 @@
+"""The model in onnxruntime: the same vectors, and never anything else."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine import Engine
+from engine.embedding import exports
+from engine.embedding.sentence_transformer import SentenceTransformerEmbedder
+from engine.errors import InvalidInputError, ModelError
+from engine.models import ModelSource
+from engine.settings import DEFAULT_MODEL
+
+pytestmark = pytest.mark.model
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnx")
+
+from engine.embedding import export, onnx  # noqa: E402
+
+SENTENCE = "the old bank by the muddy river was sold, 1999; crème brûlée 水 день don't POL-358"
+WORDS = SENTENCE.split()
+TEXTS = [
+    " ".join(WORDS[n % len(WORDS)] for n in range(start, start + count))
+    for start, count in enumerate((1, 2, 3, 5, 8, 13, 40, 100, 250, 254, 260, 900))
+]
+
+
+@pytest.fixture(scope="module")
+def exported(minilm: SentenceTransformerEmbedder) -> exports.Export:
+    found = exports.find(minilm.fingerprint) or export.make(minilm)
+    assert not isinstance(found, str), found
+    return found
+
+
+@pytest.fixture(scope="module")
+def by_onnx(minilm: SentenceTransformerEmbedder, exported: exports.Export) -> onnx.OnnxEmbedder:
+    return onnx.load(minilm.name, minilm.fingerprint, exported)
+
+
+@pytest.mark.parametrize("query", [True, False])
+def test_vectors_and_words_are_those_of_the_model(
+    minilm: SentenceTransformerEmbedder, by_onnx: onnx.OnnxEmbedder, query: bool
+) -> None:
+    rows, words = minilm.embed_with_words(TEXTS, query=query)
+    others, found = by_onnx.embed_with_words(TEXTS, query=query)
+    np.testing.assert_allclose(others, rows, atol=1e-6)
+    assert (np.einsum("ij,ij->i", rows, others) > 0.99999).all()
+    for one, other in zip(words, found, strict=True):
+        np.testing.assert_array_equal(one.spans, other.spans)
+        np.testing.assert_allclose(other.vectors, one.vectors, atol=1e-5)
+    plain = by_onnx.embed_queries(TEXTS) if query else by_onnx.embed_documents(TEXTS)
+    np.testing.assert_allclose(plain, rows, atol=1e-6)
+    assert by_onnx.count_tokens(TEXTS) == minilm.count_tokens(TEXTS)
+    assert (by_onnx.max_tokens, by_onnx.dimension) == (minilm.max_tokens, minilm.dimension)
+
+
+def test_an_export_is_found_by_fingerprint_alone(
+    minilm: SentenceTransformerEmbedder, exported: exports.Export
+) -> None:
+    found = exports.find(minilm.fingerprint)
+    assert found is not None
+    assert (found.shape, found.directory) == (exported.shape, exported.directory)
+    assert 0 < found.difference < export.TOLERANCE
+    assert exports.find("0" * 64) is None
+
+
+@pytest.mark.parametrize("damage", ["graph", "tokenizer", "record", "gone", "format"])
+def test_a_damaged_export_is_none(
+    minilm: SentenceTransformerEmbedder,
+    exported: exports.Export,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    damage: str,
+) -> None:
+    monkeypatch.setenv("ATTENDEX_CACHE", str(tmp_path))
+    there = exports.home(minilm.fingerprint)
+    shutil.copytree(exported.directory, there)
+    assert exports.find(minilm.fingerprint) is not None
+    record = there / "export.json"
+    if damage == "record":
+        record.write_text("{", encoding="utf-8")
+    elif damage == "gone":
+        (there / exports.TOKENIZER).unlink()
+    elif damage == "format":
+        record.write_text(json.dumps(json.loads(record.read_text()) | {"format": 0}))
+    else:
+        path = there / (exports.MODEL if damage == "graph" else exports.TOKENIZER)
+        held = bytearray(path.read_bytes())
+        held[len(held) // 2] ^= 1
+        path.write_bytes(held)
+    assert exports.find(minilm.fingerprint) is None
+
+
+def test_a_graph_that_differs_is_not_trusted(
+    minilm: SentenceTransformerEmbedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ATTENDEX_CACHE", str(tmp_path))
+    monkeypatch.setattr(export, "TOLERANCE", 1e-12)
+    made = export.make(minilm)
+    assert isinstance(made, str)
+    assert "differ from the model's by" in made
+    assert exports.find(minilm.fingerprint) is None
+    assert exports.refusal(minilm.fingerprint) == made
+    assert [path.name for path in exports.home(minilm.fingerprint).iterdir()] == ["export.json"]
+    found = ModelSource(DEFAULT_MODEL, offline=True).load()
+    assert isinstance(found, SentenceTransformerEmbedder)
+    with pytest.raises(ModelError, match="cannot be exported"):
+        ModelSource(DEFAULT_MODEL, offline=True, runtime="onnx").load()
+
+
+def test_runtimes_answer_alike(exported: exports.Export, tmp_path: Path) -> None:
+    texts = ["the bank of the river", "money in the bank", "a dog barks", "rivers and lakes"]
+    with Engine.create(tmp_path / "s", offline=True, runtime="onnx") as engine:
+        engine.add(texts)
+        assert engine.stats().runtime == "onnxruntime on cpu"
+        one = engine.search("river bank", explain=True)
+    with Engine.open(tmp_path / "s", runtime="sentence-transformers") as engine:
+        assert engine.stats().runtime == "sentence-transformers"
+        other = engine.search("river bank", explain=True)
+    assert [hit.id for hit in one.hits] == [hit.id for hit in other.hits]
+    np.testing.assert_allclose(
+        [hit.score for hit in one.hits], [hit.score for hit in other.hits], atol=1e-5
+    )
+
+
+def test_an_unknown_runtime() -> None:
+    with pytest.raises(InvalidInputError, match="unknown runtime 'gpu'; choose one of: auto"):
+        ModelSource(DEFAULT_MODEL, runtime="gpu")
