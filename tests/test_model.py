@@ -245,7 +245,7 @@ def test_similarities_equal_a_float64_reference(
         for query in queries:
             q = minilm.embed_queries([query])[0].astype(np.float64)
             reference = wide @ (q / np.linalg.norm(q))
-            hits = engine.search(query, k=len(texts)).hits
+            hits = engine.search(query, k=len(texts), mode="dense", rerank=False).hits
             found = np.array([hit.similarity for hit in hits])
             order = [int(hit.id) for hit in hits]
             assert sorted(order) == list(range(len(texts)))
