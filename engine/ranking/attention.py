@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engine.index.scorer import whole_kind
 from engine.types import Float32Array, Float64Array, IdArray
 
 
@@ -88,16 +89,18 @@ def word_matches(
         s_ij = q_i . d_j,  a_ij = exp(s_ij / tau) / sum_j exp(s_ij / tau),  m_i = sum_j a_ij s_ij
 
     m_i is q_i . c_i with the context vector c_i = sum_j a_ij d_j. One product for all texts, and
-    sums by segment: what a text is given does not depend on the others. exp((s - 1) / tau) neither
-    overflows nor, for tau of 0.025 at least, vanishes in float32.
+    sums by segment, in float64 since a text may have thousands of words: what a text is given does
+    not depend on the others. exp((s - 1) / tau) neither overflows nor, for tau of 0.025 at least,
+    vanishes in float32.
     """
     on = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    kind = whole_kind()
     lengths = torch.from_numpy(np.diff(cuts)).to(on)
     with torch.inference_mode(), torch.autocast(on.type, enabled=False):
-        shared = torch.from_numpy(texts).to(on) @ torch.from_numpy(query).to(on).T
+        shared = torch.from_numpy(texts).to(on, kind) @ torch.from_numpy(query).to(on, kind).T
         powers = torch.exp((shared - 1.0) / temperature)
-        both = torch.cat([powers, powers * shared], dim=1)
-        summed = torch.segment_reduce(both, "sum", lengths=lengths, axis=0, initial=0.0).double()
+        both = torch.cat([powers, powers * shared], dim=1).double()
+        summed = torch.segment_reduce(both, "sum", lengths=lengths, axis=0, initial=0.0)
         total, weighted = summed.chunk(2, dim=1)
         matches = weighted / torch.where(total > 0, total, torch.ones_like(total))
     return matches.T.cpu().numpy()

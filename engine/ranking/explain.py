@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from engine.ranking.attention import attend
-from engine.ranking.rerank import ATTENTION_TEMPERATURE
+from engine.ranking.contract import ATTENTION_TEMPERATURE
 from engine.types import Explanation, Float32Array, Float64Array, Word
 
 
