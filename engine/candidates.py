@@ -84,11 +84,13 @@ Found = list[tuple[PassageRow, float]]
 
 @dataclass(frozen=True, slots=True)
 class _Lexical:
-    """Units (documents, or passages) best first with their best passage, and every passage's
-    score."""
+    """Units (documents, or passages) best first with their best passage, and the scores of the
+    best passages: of all that have one, but where the expression is left to score the others by.
+    """
 
     best: dict[int, int] = field(default_factory=dict)
     scores: dict[int, float] = field(default_factory=dict)
+    unscored_by: str | None = None
 
 
 def find(
@@ -194,7 +196,8 @@ def _words(
             best.setdefault(id_ if passages else owners[id_], id_)
         if len(best) >= k or len(ids) < wanted:
             chosen = dict(list(best.items())[:k])
-            return _Lexical(chosen, dict(zip(ids.tolist(), scores.tolist(), strict=True)))
+            held = dict(zip(ids.tolist(), scores.tolist(), strict=True))
+            return _Lexical(chosen, held, expression if len(ids) == wanted else None)
         wanted *= 2
 
 
@@ -224,10 +227,14 @@ def _fused(
     else:
         best = _by_vectors(snapshot, query, {one: parts[one] for one in unseen}, metric)
     rows = view.passages([id_ for id_, _ in best.values()]) if best else {}
+    scores = by_words.scores
+    if by_words.unscored_by is not None:
+        others = [id_ for one in order for id_ in parts[one] if id_ not in scores]
+        scores = scores | view.lexical_scores(by_words.unscored_by, others)
     candidates = []
     for one in order:
         row, similarity = units[one] if one in units else (rows[best[one][0]], best[one][1])
-        lexical = max((by_words.scores.get(id_, 0.0) for id_ in parts[one]), default=0.0)
+        lexical = max((scores.get(id_, 0.0) for id_ in parts[one]), default=0.0)
         candidates.append(Candidate(row, similarity, lexical, ranks[one], tuple(parts[one])))
     return candidates
 

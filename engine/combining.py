@@ -1,10 +1,11 @@
 """Queries made of others: texts added and taken away, documents that stand for themselves.
 
     v = sum of the unit vectors of `plus` and of `like` - sum of those of `minus`
-    v <- v - (v . n) n  for each of `unlike`, n its unit vector
+    v <- v - P v  with P the projection on the vectors of `unlike`
 
 What is taken away by `minus` pulls to the other side (king - man + woman: Mikolov et al., 2013);
-`unlike` only takes out what a text shares with it (orthogonal negation: Widdows, ACL 2003).
+`unlike` only takes out what is shared with it (orthogonal negation: Widdows, ACL 2003), so that
+what remains is orthogonal to each of its texts, in whatever order they are given.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from engine.text import unicode
 from engine.types import Float64Array
 from engine.vectors import unit_rows
 
-_TERM = re.compile(r"(?:^|\s)([+-])\s+")
+_TERM = re.compile(r"(?:^|\s)([+-])(?=\s|$)")
 _FAINT = 1e-6
 
 
@@ -75,6 +76,8 @@ def embedded(
     for text, one in zip(texts, asked, strict=True):
         if not isinstance(one, Query):
             raise InvalidInputError(one.fault)
+        if not one.vector.any():
+            raise InvalidInputError(f"the vector of {text!r} is all zeros and has no direction")
         found[text] = unit_rows(one.vector[None])[0].astype(np.float64)
     return found
 
@@ -82,7 +85,7 @@ def embedded(
 def query(
     view: View, snapshot: Snapshot, combination: Combination, texts: dict[str, Float64Array]
 ) -> tuple[Query, frozenset[int]]:
-    """The combination's query, and the documents that went into it, which are no answers.
+    """The combination's vector, and the documents that went into it, which are no answers.
 
     Raises `DocumentNotFoundError`, and `InvalidInputError` where nothing remains of it.
     """
@@ -98,14 +101,15 @@ def query(
         total += texts[text]
     for text in combination.minus:
         total -= texts[text]
-    for text in combination.unlike:
-        total -= (total @ texts[text]) * texts[text]
+    if combination.unlike:
+        taken = np.stack([texts[text] for text in combination.unlike], axis=1)
+        total -= taken @ np.linalg.lstsq(taken, total, rcond=None)[0]
     length = float(np.linalg.norm(total))
     if length < _FAINT:
         raise InvalidInputError(f"nothing remains of {combination.title!r}: its parts cancel out")
     same = view.documents_of_texts([digest for text in texts for digest in _spellings(text)])
     used = frozenset(parts) | frozenset(same)
-    return Query((total / length).astype(np.float32), combination.title), used
+    return Query((total / length).astype(np.float32)), used
 
 
 def as_combination(

@@ -345,7 +345,7 @@ def _hit_fields(hit: Hit) -> dict[str, Any]:
 
 def timings(results: Sequence[SearchResult]) -> None:
     """Milliseconds by stage, on standard error; the queries of one call share them."""
-    spent = results[0].seconds_by_stage if results else {}
+    spent = next((one.seconds_by_stage for one in results if one.error is None), {})
     stages = ", ".join(f"{name} {1000 * seconds:.1f} ms" for name, seconds in spent.items())
     note(f"{stages} ({_count(len(results), 'query').replace('querys', 'queries')})")
 

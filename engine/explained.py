@@ -40,17 +40,19 @@ def hit(found: Hit) -> RenderableType:
     if explanation is None:
         return Text(f"{found.rank}  {clean(found.id)}: no word vectors to explain it by", "dim")
     sums = " + ".join(f"{name} {part:.4f}" for name, part in explanation.parts.items())
+    total = f"{found.score:.4f} = {sums}" if sums else f"{found.score:.4f}"
     title = Text(f"\n{found.rank}  {clean(found.id)}  ", style="bold")
-    title.append(f"{found.score:.4f} = {sums}", style="dim")
+    title.append(total, style="dim")
     return Group(title, shaded(found.text, explanation, found.start), words_table(explanation))
 
 
 def shaded(text: str, explanation: Explanation, offset: int = 0) -> Text:
     """A text that begins at character `offset` of the explained one, its words shaded by heat."""
     shown = Text(clean(text))
-    hottest = max(explanation.heat, default=0.0)
-    for word, heat in zip(explanation.words_b, explanation.heat, strict=True):
-        start, end = word.start - offset, word.end - offset
+    places = explanation.heat_by_place
+    hottest = max(places.values(), default=0.0)
+    for (first, last), heat in places.items():
+        start, end = first - offset, last - offset
         if start < 0 or end > len(text) or not hottest:
             continue
         style = next((style for share, style in _SHADES if heat >= share * hottest), None)

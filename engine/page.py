@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from engine.types import Explanation, SearchResult, Word
+from engine.types import Explanation, SearchResult
 
 _STYLE = """
 body { font: 16px/1.6 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
@@ -53,11 +53,11 @@ def _page(title: str, parts: Sequence[str]) -> str:
 
 def _text(text: str, explanation: Explanation, offset: int) -> str:
     """The text with a span for each word that lies in it; spans never overlap."""
-    hottest = max(explanation.heat, default=0.0) or 1.0
+    places = explanation.heat_by_place
+    hottest = max(places.values(), default=0.0) or 1.0
     shown, at = [], 0
-    words = sorted(zip(explanation.words_b, explanation.heat, strict=True), key=_place)
-    for word, heat in words:
-        start, end = word.start - offset, word.end - offset
+    for (first, last), heat in places.items():
+        start, end = first - offset, last - offset
         if start < at or end > len(text):
             continue
         shade = f"background:rgba(255,170,0,{heat / hottest:.2f})"
@@ -67,10 +67,6 @@ def _text(text: str, explanation: Explanation, offset: int) -> str:
         )
         at = end
     return f'<p class="text">{"".join(shown)}{escape(text[at:])}</p>'
-
-
-def _place(pair: tuple[Word, float]) -> int:
-    return pair[0].start
 
 
 def _table(one: Explanation) -> str:

@@ -51,7 +51,8 @@ def why(
         if not left_out and options.mode in (mode, Mode.HYBRID):
             legs[mode] = _leg(view, snapshot, query, key, mode, allowed, settings)
     wide = replace(options, k=max(options.k, CANDIDATES))
-    (result,) = search.run(view, snapshot, [query], wide, allowed, settings, reranker, Clock())
+    chosen = reranker if options.rerank else None
+    (result,) = search.run(view, snapshot, [query], wide, allowed, settings, chosen, Clock())
     place = next((hit for hit in result.hits if hit.id == key), None)
     last = result.hits[min(options.k, len(result.hits)) - 1] if result.hits else None
     dense, lexical = legs.get(Mode.DENSE), legs.get(Mode.LEXICAL)

@@ -7,7 +7,9 @@ generations. Query texts are embedded together, candidates of several queries sc
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -24,15 +26,12 @@ from engine.storage.view import View
 from engine.types import Explanation, Float64Array, Hit, IdArray, SearchResult
 from engine.wording import Wording
 
-MOST_ATTENDED = 2000
-"""Of more candidates than these no words are read: the ranking is by cosine and BM25."""
-
 
 def check_k(k: int) -> int:
-    """`k` as an int of at least 1."""
+    """`k` as an int of at least 1, and not above what SQLite can count."""
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
         raise InvalidInputError(f"k must be a whole number of at least 1, not {k!r}")
-    return int(k)
+    return min(int(k), sys.maxsize)
 
 
 def as_mode(mode: object, metric: Metric) -> Mode:
@@ -72,7 +71,7 @@ def run(
     """
     found = candidates.find(view, snapshot, queries, options, allowed, settings.metric, clock)
     wording = Wording(view, settings, clock)
-    results = []
+    results: list[SearchResult] = []
     for query, near in zip(queries, found, strict=True):
         if reranker is None or snapshot is None:
             results.append(_plain_result(query, near[: options.k], options, clock))
@@ -87,7 +86,10 @@ def run(
         if options.explain:
             with clock.stage("explain"):
                 explanations = wording.explanations(query, near, ranked, count)
-        results.append(_result(query, near, ranked, asked, explanations, clock))
+        result = _result(query, near, ranked, asked, explanations, options, clock)
+        if options.explain and count and not any(explanations):
+            result = replace(result, notes=(*result.notes, _UNEXPLAINED))
+        results.append(result)
     return results
 
 
@@ -109,7 +111,7 @@ def _rerank_input(
             lexical=None
             if options.mode is Mode.DENSE
             else np.array([one.lexical for one in near], dtype=np.float64),
-            words=wording.input(query, near) if len(near) <= MOST_ATTENDED else None,
+            words=wording.input(query, near),
         )
 
 
@@ -135,6 +137,7 @@ def _result(
     ranked: Reranked,
     asked: RerankInput,
     explanations: Sequence[Explanation | None],
+    options: Options,
     clock: Clock,
 ) -> SearchResult:
     count = len(explanations)
@@ -151,13 +154,14 @@ def _result(
         temperature=ranked.temperature,
         context=weights @ asked.vectors[ranked.order[:count]].astype(np.float64),
         notes=query.notes,
-        legs=tuple(_LEGS.get(name, name) for name in ranked.parts),
+        legs=tuple(_LEGS.get(name, name) for name in ranked.parts) or _legs(options.mode, near),
         effective=effective_number(weights),
         seconds_by_stage=clock.seconds,
     )
 
 
 _LEGS = {"cosine": "dense"}
+_UNEXPLAINED = "there are no word vectors to explain these hits by"
 
 
 def _legs(mode: Mode, near: Sequence[Candidate]) -> tuple[str, ...]:

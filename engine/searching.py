@@ -201,7 +201,7 @@ class Searching(Session):
             (result,) = search.run(
                 view, snapshot, [query], asked, allowed, settings, reranker, clock
             )
-            return result
+            return replace(result, query=combination.title)
 
         return self._on_snapshot(condition, answer)
 
@@ -235,9 +235,8 @@ class Searching(Session):
         from engine import reasons, search
         from engine.candidates import Options
 
-        options = Options(
-            k=search.check_k(k), mode=search.as_mode(mode, self._store.settings.metric)
-        )
+        chosen = search.as_mode(mode, self._store.settings.metric)
+        options = Options(k=search.check_k(k), mode=chosen, rerank=chosen is not Mode.LEXICAL)
         (key,) = text_list([id], "id")
         condition = as_filter(where)
         self._check_open()

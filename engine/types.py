@@ -129,6 +129,16 @@ class Explanation:
     weight: tuple[float, ...] = ()
     parts: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def heat_by_place(self) -> dict[tuple[int, int], float]:
+        """The heat of each place [start, end), in order: a word that two passages share is in
+        `words_b` once for each, and draws what both do."""
+        found: dict[tuple[int, int], float] = {}
+        for word, heat in zip(self.words_b, self.heat, strict=True):
+            place = word.start, word.end
+            found[place] = found.get(place, 0.0) + heat
+        return dict(sorted(found.items()))
+
 
 @dataclass(frozen=True, slots=True)
 class Why:

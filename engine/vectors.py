@@ -139,9 +139,12 @@ def prepare(matrix: Float32Array, metric: Metric) -> Float32Array:
 
 
 def unit_rows(matrix: Float32Array) -> Float32Array:
-    """Each row divided by its Euclidean length (taken in float64, so tiny rows survive)."""
+    """Each row divided by its Euclidean length (taken in float64, so tiny rows survive); a row of
+    zeros stays one."""
     units = matrix.copy()
-    _divide(units, row_norms(matrix))
+    lengths = row_norms(matrix)
+    lengths[lengths == 0] = 1.0
+    _divide(units, lengths)
     return units
 
 

@@ -21,6 +21,8 @@ from engine.text import unicode
 from engine.types import Explanation, Float32Array, Float64Array, Word, Words
 from engine.words import Packed
 
+MOST_ATTENDED = 2000
+"""Candidates whose words are read, the first ones; the others keep their cosine."""
 MOST_PARTS = 16
 """Passages of one document whose words are read."""
 _UNIFORM_BELOW = 100
@@ -44,8 +46,10 @@ class Wording:
         """The words of a query and its candidates; None where there are none to compare."""
         if not self._usable or query.words is None:
             return None
-        packed = self._view.words([id_ for one in near for id_ in _attended(one)])
-        own = [[packed[id_] for id_ in _attended(one) if id_ in packed] for one in near]
+        attended = [_attended(one) for one in near[:MOST_ATTENDED]]
+        attended += [[] for _ in near[MOST_ATTENDED:]]
+        packed = self._view.words([id_ for ids in attended for id_ in ids])
+        own = [[packed[id_] for id_ in ids if id_ in packed] for ids in attended]
         flat = [one for parts in own for one in parts]
         if not flat:
             return None
@@ -65,11 +69,12 @@ class Wording:
 
         if not self._usable or query.words is None:
             return [None] * count
-        chosen = [near[at] for at in ranked.order[:count]]
+        chosen = ranked.order[:count].tolist()
         weights = self._weights(query)
         shown: list[Explanation | None] = []
-        for number, one in enumerate(chosen):
-            ids = _attended(one)
+        for number, at in enumerate(chosen):
+            one = near[at]
+            ids = _attended(one) if at < MOST_ATTENDED else []
             packed = self._view.words(ids)
             rows = self._view.passages(ids)
             found = [(rows[id_], words.unpack(packed[id_])) for id_ in ids if id_ in packed]
@@ -87,6 +92,7 @@ class Wording:
                     one.similarity or 0.0,
                     weights=weights,
                     parts={name: float(part[number]) for name, part in ranked.parts.items()},
+                    temperature=ranked.attention_temperature,
                 )
             )
         return shown

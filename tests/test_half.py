@@ -241,15 +241,15 @@ def test_the_bound_is_nearly_reached_where_all_rounding_goes_one_way() -> None:
 def test_the_precision_of_the_process_changes_nothing(precision: str) -> None:
     rows, queries = unit(3000), unit(4, seed=1)
     before = torch.get_float32_matmul_precision()
-    assert scorer._kind() is torch.float32
+    assert scorer.whole_kind() is torch.float32
     torch.set_float32_matmul_precision(precision)
     try:
-        assert scorer._kind() is torch.float64
+        assert scorer.whole_kind() is torch.float64
         assert_exact(built(rows), queries, 5)
         full = scorer.nearest_many(built(rows), queries, 5, None, CPU)
     finally:
         torch.set_float32_matmul_precision(before)
-    assert scorer._kind() is torch.float32
+    assert scorer.whole_kind() is torch.float32
     for query, (scores, places) in zip(queries, full, strict=True):
         assert scores.dtype == np.float32
         exact = vectors.similarities(rows[places], query, Metric.IP)
@@ -263,7 +263,7 @@ def test_a_precision_that_torch_cannot_tell_is_taken_for_reduced(
         raise RuntimeError("mix of the legacy and new APIs")
 
     monkeypatch.setattr(torch, "get_float32_matmul_precision", mixed)
-    assert scorer._kind() is torch.float64
+    assert scorer.whole_kind() is torch.float64
 
 
 def test_queries_may_be_read_only() -> None:

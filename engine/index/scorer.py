@@ -82,7 +82,7 @@ def nearest_many(
     if k == 0 or len(queries) == 0:
         nothing = torch.empty(0)
         return [(nothing.numpy(), nothing.long().numpy())] * len(queries)
-    step, kind = rows_at_once(len(queries), on), _kind()
+    step, kind = rows_at_once(len(queries), on), whole_kind()
     wanted = torch.from_numpy(queries).to(on, kind)
     best = Running.of(len(queries), k, on)
     with torch.inference_mode(), torch.autocast(on.type, enabled=False):
@@ -96,7 +96,7 @@ def nearest_many(
     return best.answers()
 
 
-def _kind() -> torch.dtype:
+def whole_kind() -> torch.dtype:
     """float32, or float64 where the process lets float32 products be taken with fewer bits.
 
     torch raises where that was set for some devices alone; then it may be for this one.

@@ -7,13 +7,15 @@ padding.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.types import Float32Array, Float64Array, IdArray
+
+ATTENTION_TEMPERATURE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,8 @@ class Reranked:
     `order` are their places among the candidates, `scores` what ranked them. `weights` sum to 1:
     each hit's share of the attention. `context` (d,) is their vectors' weighted sum: what the
     hits together say to the query. `temperature` is that of the softmax. `parts` are named
-    summands of the scores, each (hits,).
+    summands of the scores, each (hits,). `attention_temperature` is that of the softmax over a
+    text's words, which explanations take too.
     """
 
     order: NDArray[np.intp]
@@ -62,7 +65,8 @@ class Reranked:
     weights: Float64Array
     context: Float64Array
     temperature: float
-    parts: dict[str, Float64Array]
+    parts: dict[str, Float64Array] = field(default_factory=dict)
+    attention_temperature: float = ATTENTION_TEMPERATURE
 
 
 class Reranker(Protocol):

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from engine.ranking.rerank import ATTENTION_TEMPERATURE
+from engine.ranking.contract import ATTENTION_TEMPERATURE
 from engine.types import Explanation, Float32Array, Float64Array, Word
 
 

@@ -23,8 +23,8 @@ def word_matches(
     """How well each of n texts answers each of q words: (q, n); 0 for a text without words.
 
     Unit rows `query` (q, w) and `texts` (N, w), the words of text i being [cuts[i], cuts[i + 1]).
-    One product for all texts, and sums by segment: what a text is given does not depend on the
-    others. exp((s - 1) / tau) neither overflows nor, for tau of 0.025 at least, vanishes in
+    One product for all texts, and sums by segment, in float64 since a text may have thousands of
+    words: what a text is given does not depend on the others. exp((s - 1) / tau) neither overflows nor, for tau of 0.025 at least, vanishes in
     float32.
     """
     matches = np.zeros((len(query), len(cuts) - 1))
@@ -32,8 +32,8 @@ def word_matches(
     if len(filled):
         shared = _products(texts, query)
         powers = np.exp((shared - 1.0) / np.float32(temperature))
-        both = np.concatenate([powers, powers * shared], axis=1)
-        summed = np.add.reduceat(both, cuts[:-1][filled], axis=0, dtype=np.float64)
+        both = np.concatenate([powers, powers * shared], axis=1, dtype=np.float64)
+        summed = np.add.reduceat(both, cuts[:-1][filled], axis=0)
         total, weighted = np.split(summed, 2, axis=1)
         matches[:, filled] = (weighted / total).T
     return matches
@@ -44,7 +44,10 @@ def _products(texts: Float32Array, query: Float32Array) -> Float32Array:
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
         return texts @ query.T
+    from engine.index.scorer import whole_kind
+
+    kind = whole_kind()
     with torch.inference_mode(), torch.autocast("cuda", enabled=False):
-        rows, asked = (torch.from_numpy(one).cuda() for one in (texts, query))
-        found: Float32Array = (rows @ asked.T).cpu().numpy()
+        rows, asked = (torch.from_numpy(one).to("cuda", kind) for one in (texts, query))
+        found: Float32Array = (rows @ asked.T).float().cpu().numpy()
     return found

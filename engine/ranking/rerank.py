@@ -17,11 +17,10 @@ import numpy as np
 
 from engine.errors import InvalidInputError
 from engine.ranking.confidence import softmax, temperature_of
-from engine.ranking.contract import Reranked, RerankInput, WordInput
+from engine.ranking.contract import ATTENTION_TEMPERATURE, Reranked, RerankInput, WordInput
 from engine.ranking.matches import word_matches
 from engine.types import Float64Array
 
-ATTENTION_TEMPERATURE = 0.1
 MIX = 0.5
 LEXICAL_SHARE = 0.1
 
@@ -77,6 +76,7 @@ class AttentionReranker:
             context=weights @ one.vectors[order].astype(np.float64),
             temperature=temperature,
             parts={name: part[order] for name, part in parts.items()},
+            attention_temperature=self.attention_temperature,
         )
 
     def _parts(self, one: RerankInput) -> dict[str, Float64Array]:

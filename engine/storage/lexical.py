@@ -43,12 +43,12 @@ _DROPPABLE = (
 _BEST = f"""
     SELECT rowid, rank FROM {TABLE} WHERE {TABLE} MATCH ? ORDER BY rank, rowid LIMIT ?
 """
-_BEST_AMONG = f"""
+_AMONG = f"""
     SELECT rowid, rank FROM {TABLE}
     WHERE {TABLE} MATCH ?1 AND rowid BETWEEN ?2 AND ?3
     AND substr(?4, rowid - ?2 + 1, 1) = x'01'
-    ORDER BY rank, rowid LIMIT ?5
 """
+_BEST_AMONG = f"{_AMONG} ORDER BY rank, rowid LIMIT ?5"
 _TWIN = "lexical_twin"
 UNUSABLE = re.compile(rf"(?:no such table|vtable constructor failed): {TABLE}(?:_\w+)?$")
 """What SQLite says where the index, or a table it is kept in, is not there."""
@@ -140,13 +140,29 @@ def best(
     elif not len(allowed):
         rows = []
     else:
-        first, last = int(allowed[0]), int(allowed[-1])
-        marks = np.zeros(last - first + 1, np.uint8)
-        marks[allowed - first] = 1
-        given = (expression, first, last, marks.tobytes(), k)
+        given = (expression, *_marked(allowed), k)
         rows = connection.exec_driver_sql(_BEST_AMONG, given).all()
     ids, ranks = zip(*rows, strict=True) if rows else ((), ())
     return np.array(ids, dtype=np.int64), -np.array(ranks, dtype=np.float64)
+
+
+def scores(connection: sa.Connection, expression: str, ids: IdArray) -> dict[int, float]:
+    """The BM25 score, as `best` gives it, of those passages among `ids` (ascending) that have one.
+
+    Unordered, so that FTS5 scores these alone.
+    """
+    if not len(ids):
+        return {}
+    rows = connection.exec_driver_sql(_AMONG, (expression, *_marked(ids))).all()
+    return {id_: -rank for id_, rank in rows}
+
+
+def _marked(ids: IdArray) -> tuple[int, int, bytes]:
+    """The first and the last of ascending ids, and a byte for each number between: 1 for an id."""
+    first, last = int(ids[0]), int(ids[-1])
+    marks = np.zeros(last - first + 1, np.uint8)
+    marks[ids - first] = 1
+    return first, last, marks.tobytes()
 
 
 def document_frequencies(connection: sa.Connection, words: Sequence[str], most: int) -> list[int]:

@@ -189,6 +189,10 @@ class View:
         """The `k` best passages by BM25, as `lexical.best` gives them."""
         return lexical.best(self.connection, expression, k, allowed)
 
+    def lexical_scores(self, expression: str, ids: Sequence[int]) -> dict[int, float]:
+        """The BM25 scores of passages, of those that hold a word of the expression."""
+        return lexical.scores(self.connection, expression, np.array(sorted(ids), dtype=np.int64))
+
     def document_frequencies(self, words: Sequence[str]) -> list[int]:
         """How many passages hold each word, counted up to `MOST_COUNTED`."""
         return lexical.document_frequencies(self.connection, words, MOST_COUNTED)
