@@ -24,8 +24,8 @@ def word_matches(
 
     Unit rows `query` (q, w) and `texts` (N, w), the words of text i being [cuts[i], cuts[i + 1]).
     One product for all texts, and sums by segment, in float64 since a text may have thousands of
-    words: what a text is given does not depend on the others. exp((s - 1) / tau) neither overflows nor, for tau of 0.025 at least, vanishes in
-    float32.
+    words: what a text is given does not depend on the others. exp((s - 1) / tau) neither overflows
+    nor, for tau of 0.025 at least, vanishes in float32.
     """
     matches = np.zeros((len(query), len(cuts) - 1))
     filled = np.flatnonzero(np.diff(cuts))
