@@ -100,7 +100,9 @@ def word_matches(
         shared = torch.from_numpy(texts).to(on, kind) @ torch.from_numpy(query).to(on, kind).T
         powers = torch.exp((shared - 1.0) / temperature)
         both = torch.cat([powers, powers * shared], dim=1).double()
-        summed = torch.segment_reduce(both, "sum", lengths=lengths, axis=0, initial=0.0)
+        summed = torch.segment_reduce(
+            both, "sum", lengths=lengths, axis=0, initial=0.0, unsafe=True
+        )
         total, weighted = summed.chunk(2, dim=1)
         matches = weighted / torch.where(total > 0, total, torch.ones_like(total))
     return matches.T.cpu().numpy()
