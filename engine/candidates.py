@@ -10,12 +10,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from engine import vectors
-from engine.index.contract import Candidates
-from engine.index.snapshot import Snapshot
 from engine.queries import Query
 from engine.ranking.fusion import reciprocal_ranks
 from engine.settings import DEFAULT_K, Metric, Mode
@@ -23,6 +22,10 @@ from engine.storage.records import PassageRow
 from engine.storage.view import View
 from engine.text.terms import match_expression
 from engine.types import IdArray
+
+if TYPE_CHECKING:
+    from engine.index.contract import Candidates
+    from engine.index.snapshot import Snapshot
 
 CANDIDATES = 50
 """How many documents the first stage finds for the rerank stage, where k is not more."""

@@ -10,13 +10,13 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from engine import candidates
 from engine.candidates import Candidate, Clock, Options
 from engine.errors import InvalidInputError
-from engine.index.snapshot import Snapshot
 from engine.queries import Query
 from engine.ranking.confidence import effective_number, holding
 from engine.ranking.contract import Reranked, Reranker, RerankInput
@@ -25,6 +25,9 @@ from engine.storage.records import StoreSettings
 from engine.storage.view import View
 from engine.types import Explanation, Float64Array, Hit, IdArray, SearchResult
 from engine.wording import Wording
+
+if TYPE_CHECKING:
+    from engine.index.snapshot import Snapshot
 
 
 def check_k(k: int) -> int:
