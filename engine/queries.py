@@ -9,6 +9,7 @@ import numpy as np
 
 from engine import senses, vectors
 from engine.embedding.base import Embedder, gives_words
+from engine.embedding.words import with_words
 from engine.errors import InvalidInputError
 from engine.storage.records import StoreSettings
 from engine.text import unicode
@@ -129,7 +130,7 @@ def _vectors(
     able = gives_words(embedder) if settings.tokens else None
     if able is None:
         return embedder.embed_queries(plain), [None] * len(plain)
-    return able.embed_with_words(plain, query=True)
+    return with_words(embedder, able, plain, query=True)
 
 
 def answers(
