@@ -9,13 +9,16 @@ import numpy as np
 import sqlalchemy as sa
 
 from engine import vectors
+from engine.errors import CorruptionError
 from engine.settings import Metric
-from engine.storage import lexical
+from engine.storage import lexical, words
 from engine.storage.records import StoreSettings
-from engine.storage.schema import documents, passages
+from engine.storage.schema import documents, passage_words, passages
 from engine.storage.view import View
+from engine.storage.words import Amount
 from engine.text import unicode
 from engine.types import BoolArray
+from engine.words import Packed, is_intact
 
 _ROWS_A_FETCH = 4096
 _UNIT_TOLERANCE = 1e-4
@@ -25,7 +28,8 @@ def problems(view: View, settings: StoreSettings) -> list[str]:
     """Faults of the database, a sentence each; none for a sound one.
 
     SQLite's own check and foreign keys; the counters; every vector's width, numbers and (cosine)
-    length; every embedded text against its hash; documents without a passage; the lexical index.
+    length; every embedded text against its hash; documents without a passage; the lexical index;
+    word vectors: their width, scales, places in the text, and the directions they lie on.
     """
     return [f"database: {fault}" for fault in _faults(view, settings)]
 
@@ -65,6 +69,44 @@ def _faults(view: View, settings: StoreSettings) -> Iterator[str]:
     if bad_texts:
         yield f"the texts of passages {_some(bad_texts)} are not those that were embedded"
     yield from lexical.problems(connection)
+    yield from _word_faults(view)
+
+
+def _word_faults(view: View) -> Iterator[str]:
+    connection, state = view.connection, view.state()
+    held = words.amount(connection, sa.true())
+    if held != (state.worded, state.word_bytes):
+        said = Amount(state.worded, state.word_bytes)
+        yield f"word vectors: {held}, and the counters say {said}"
+    width, faulty = _fitted_width(connection)
+    if faulty:
+        yield "the directions of the word vectors are damaged"
+    query = sa.select(
+        passage_words, passages.c.text, passages.c.content_hash.is_(None).label("own")
+    ).join(passages)
+    bad: list[int] = []
+    result = connection.execution_options(yield_per=_ROWS_A_FETCH // 16).execute(query)
+    for row in result:
+        width = row.width if width is None else width
+        packed = Packed(row.width, row.data)
+        intact = is_intact(packed, len(unicode.composed(row.text)))
+        if row.own or row.width != width or not intact:
+            bad.append(row.passage_id)
+    if bad:
+        yield f"the word vectors of passages {_some(bad)} are damaged"
+
+
+def _fitted_width(connection: sa.Connection) -> tuple[int | None, bool]:
+    """What width the fitted directions give, if there are any; and whether they are damaged."""
+    try:
+        fitted = words.read_directions(connection)
+    except CorruptionError:
+        return None, True
+    if fitted is None:
+        return None, False
+    with np.errstate(all="ignore"):
+        off = np.abs(fitted.T @ fitted - np.eye(fitted.shape[1]))
+    return fitted.shape[1], not (off < _UNIT_TOLERANCE).all()
 
 
 def _bad_vectors(rows: Sequence[Any], settings: StoreSettings) -> list[int]:

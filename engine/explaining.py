@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from engine import vectors
 from engine.embedding.base import Embedder, gives_words
+from engine.embedding.words import with_words
 from engine.errors import InvalidInputError, ModelError
 from engine.ranking import explain as attention
 from engine.settings import Metric
@@ -30,8 +31,7 @@ def explain(embedder: Embedder, metric: Metric, a: str, b: str) -> Explanation:
     pooled, words, rows = [], [], []
     for text, is_query in ((a, True), (b, False)):
         plain = unicode.composed(text)
-        raw, (found,) = able.embed_with_words([plain], query=is_query)
-        matrix = vectors.from_model(raw, 1, embedder.dimension, embedder.name)
+        matrix, (found,) = with_words(embedder, able, [plain], query=is_query)
         pooled.append(vectors.prepare(matrix, metric))
         kept = content(plain, found)
         words.append(words_at(text, 0, kept))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from engine.embedding.base import Embedder
+from engine.embedding.base import Embedder, gives_words
 from engine.errors import InvalidInputError, StoreExistsError
 from engine.models import ModelSource
-from engine.settings import IndexSpec, Runtime
+from engine.settings import IndexSpec, Metric, Runtime
 from engine.storage.records import StoreSettings
 from engine.storage.store import Store, as_path, create_store, new_store_id, store_exists
 
@@ -46,7 +46,7 @@ def create(
             recall=spec.recall,
             factory=spec.factory,
             store_id=new_store_id(),
-            tokens=tokens is not False,
+            tokens=_keeps_words(embedder, spec) if tokens is None else bool(tokens),
         )
         try:
             create_store(where, made)
@@ -73,6 +73,11 @@ def create(
             f"attendex tokens {'build' if tokens else 'drop'}"
         )
     return store, models
+
+
+def _keeps_words(embedder: Embedder, spec: IndexSpec) -> bool:
+    """Word vectors are kept where there are any and they are read: only cosines are mixed."""
+    return gives_words(embedder) is not None and spec.metric is Metric.COSINE
 
 
 def create_with(

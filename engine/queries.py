@@ -9,7 +9,8 @@ import numpy as np
 
 from engine import senses, vectors
 from engine.embedding.base import Embedder, gives_words
-from engine.errors import InvalidInputError, ModelError
+from engine.embedding.words import with_words
+from engine.errors import InvalidInputError
 from engine.storage.records import StoreSettings
 from engine.text import unicode
 from engine.text.stopwords import content
@@ -112,22 +113,9 @@ def _embed(
             continue
         note = f"the query has {count} tokens and the model reads {limit}: the rest was left out"
         notes = (note,) if limit is not None and count > limit else ()
-        kept = None if own is None else _content(plain[n], own, embedder)
+        kept = content(plain[n], own) if own is not None and len(own.spans) else None
         queries.append(Query(matrix[n], text, notes, kept))
     return queries
-
-
-def _content(text: str, own: Words, embedder: Embedder) -> Words | None:
-    """The words of a text that count, None where it has none. Raises `ModelError`."""
-    able = gives_words(embedder)
-    if able is None or able.word_dimension is None or not len(own.spans):
-        return None
-    kept = content(text, own)
-    name = f"{embedder.name} (word vectors)"
-    rows = vectors.from_model(kept.vectors, len(kept.spans), able.word_dimension, name)
-    if not np.isfinite(rows).all():
-        raise ModelError(f"{name} gave NaN or infinity")
-    return Words(kept.spans, rows)
 
 
 def _vectors(
@@ -142,10 +130,7 @@ def _vectors(
     able = gives_words(embedder) if settings.tokens else None
     if able is None:
         return embedder.embed_queries(plain), [None] * len(plain)
-    matrix, words = able.embed_with_words(plain, query=True)
-    if len(words) != len(plain):
-        raise ModelError(f"{embedder.name} gave the words of {len(words)} texts for {len(plain)}")
-    return matrix, words
+    return with_words(embedder, able, plain, query=True)
 
 
 def answers(

@@ -14,6 +14,7 @@ import re
 import numpy as np
 
 from engine.embedding.base import Embedder, gives_words
+from engine.embedding.words import with_words
 from engine.types import Float32Array, Words
 from engine.vectors import unit_rows
 
@@ -34,7 +35,7 @@ def embed(embedder: Embedder, text: str, context: str) -> tuple[Float32Array, Wo
     if able is None:
         return embedder.embed_queries([named]), None
     place = occurrence(text, context)
-    matrix, found = able.embed_with_words([named, context], query=True)
+    matrix, found = with_words(embedder, able, [named, context], query=True)
     start = 0 if place is None else place[0]
     own = _within(found[place is not None], start, start + len(text))
     whole = unit_rows(matrix[:1])

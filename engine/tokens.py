@@ -25,25 +25,23 @@ def build(
     """
     if gives_words(embedder) is None:
         raise ModelError(f"the model {embedder.name} gives no word vectors")
-    store.set_tokens(True)
+    store.keep_tokens()
     started = time.perf_counter()
     with store.reading() as view:
         total = max(1, view.count_wordless())
-    done = made = last = 0
+    done = last = 0
     while True:
         with store.reading() as view:
             rows = view.wordless(last, _PASSAGES_A_COMMIT)
             directions = view.directions()
         if not rows:
-            return made
+            return done
         texts = [unicode.composed(text) for _, text in rows]
         _, packed = embed(embedder, texts, directions, words=True)
         found = [(row[0], one) for row, one in zip(rows, packed, strict=True) if one is not None]
-        if found:
-            with store.writing() as writer:
-                writer.add_words(found)
+        with store.writing() as writer:
+            writer.add_words(found)
         last = rows[-1][0]
-        made += len(found)
         done += len(rows)
         if on_progress is not None:
             seconds = time.perf_counter() - started
@@ -54,5 +52,5 @@ def drop(store: Store) -> int:
     """Forget all word vectors, and keep none from now on; returns of how many passages."""
     with store.writing() as writer:
         gone = writer.drop_words()
-    store.set_tokens(False)
+    store.reload()
     return gone

@@ -17,6 +17,7 @@ from engine.ranking.contract import Reranked, WordInput
 from engine.settings import Metric
 from engine.storage.records import StoreSettings
 from engine.storage.view import View
+from engine.storage.words import check_width
 from engine.text import unicode
 from engine.types import Explanation, Float32Array, Float64Array, Word, Words
 from engine.words import Packed
@@ -77,7 +78,8 @@ class Wording:
             ids = _attended(one) if at < MOST_ATTENDED else []
             packed = self._view.words(ids)
             rows = self._view.passages(ids)
-            found = [(rows[id_], words.unpack(packed[id_])) for id_ in ids if id_ in packed]
+            held = [id_ for id_ in ids if id_ in packed and packed[id_].size]
+            found = [(rows[id_], words.unpack(packed[id_])) for id_ in held]
             if not found:
                 shown.append(None)
                 continue
@@ -105,6 +107,7 @@ class Wording:
         if not self._read:
             self._directions = self._view.directions()
             self._read = True
+        check_width(rows.shape[1], width, self._directions)
         return rows if self._directions is None else words.project(rows, self._directions)
 
     def _weights(self, query: Query) -> Float64Array:

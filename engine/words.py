@@ -5,7 +5,8 @@ scale 1 / |a|, so that a row read back has length 1. Once enough words are known
 projected on the principal directions P (D, WIDTH) of a sample, uncentred: the eigenvectors of
 X'X with the greatest eigenvalues, which of all WIDTH directions keep the most of the words' inner
 products (Eckart and Young, 1936). A row is laid out for the whole passage as
-int8 (n, width), float16 (n,), uint32 (n,) starts, uint16 (n,) lengths, little-endian.
+int8 (n, width), float16 (n,), uint32 (n,) starts, uint16 (n,) lengths, little-endian. A word of
+more than 65,535 characters is kept as that many; one that lies in none of the directions is zero.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.types import Float32Array, IdArray, Words
-from engine.vectors import unit_rows
+from engine.vectors import row_norms, unit_rows
 
 Codes = NDArray[np.int8]
 WIDTH: Final = 128
@@ -28,6 +29,7 @@ FIT_ON: Final = 60_000
 _LEVELS = 127.0
 _EXTRA = 2 + 4 + 2
 _LONGEST = (1 << 16) - 1
+_BLOCK = 4096
 
 
 class Packed(NamedTuple):
@@ -39,12 +41,17 @@ class Packed(NamedTuple):
     @property
     def size(self) -> int:
         """How many words they are."""
-        return len(self.data) // (self.width + _EXTRA)
+        return words_in(len(self.data), self.width)
 
     @property
     def is_sound(self) -> bool:
         """The bytes are a whole number of words."""
         return self.width > 0 and len(self.data) % (self.width + _EXTRA) == 0
+
+
+def words_in(size: int, width: int) -> int:
+    """How many words of a width so many bytes hold."""
+    return size // (width + _EXTRA)
 
 
 def pack(words: Words, directions: Float32Array | None) -> Packed:
@@ -73,9 +80,22 @@ def repack(packed: Packed, directions: Float32Array) -> Packed:
     return pack(unpack(packed), directions)
 
 
+def is_intact(packed: Packed, length: int) -> bool:
+    """Whole words, each with the scale of its codes and within a text of `length` characters."""
+    if not packed.is_sound:
+        return False
+    codes, scales, spans = _parts((packed,))
+    starts, ends = spans.T
+    within = (starts < ends) & (ends <= length)
+    return bool(np.array_equal(scales, _scales(codes).astype(np.float32)) and within.all())
+
+
 def project(rows: Float32Array, directions: Float32Array) -> Float32Array:
-    """Unit rows (n, D) on directions (D, w), unit again: (n, w)."""
-    return unit_rows(rows @ directions)
+    """Unit rows (n, D) on directions (D, w), unit again or, orthogonal to all, zero: (n, w)."""
+    projected = rows @ directions
+    some = row_norms(projected) > 0
+    projected[some] = unit_rows(projected[some])
+    return projected
 
 
 def fit(rows: Float32Array, width: int = WIDTH) -> Float32Array:
@@ -84,7 +104,11 @@ def fit(rows: Float32Array, width: int = WIDTH) -> Float32Array:
     A direction's sign is such that its greatest component is positive, so the same rows give the
     same directions everywhere.
     """
-    _, vectors = np.linalg.eigh(rows.T.astype(np.float64) @ rows.astype(np.float64))
+    products = np.zeros((rows.shape[1], rows.shape[1]))
+    for start in range(0, len(rows), _BLOCK):
+        block = rows[start : start + _BLOCK].astype(np.float64)
+        products += block.T @ block
+    _, vectors = np.linalg.eigh(products)
     chosen = vectors[:, ::-1][:, :width]
     peaks = chosen[np.abs(chosen).argmax(axis=0), np.arange(chosen.shape[1])]
     return np.ascontiguousarray(chosen * np.where(peaks < 0, -1.0, 1.0), dtype=np.float32)

@@ -112,6 +112,7 @@ class Writing(Session):
 
         self._check_writable()
         with self._store.lock.held():
+            self._store.reload()
             keeper = self._open_index()
             work = Ingest(
                 self._store,

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from engine import AttentionReranker
 from engine.embedding.locate import locate
 from engine.errors import InvalidInputError, ModelError, ModelUnavailableError
-from engine.ranking.matches import word_matches
 from engine.ranking.confidence import effective_number, holding, softmax
 from engine.ranking.contract import RerankInput, WordInput
 from engine.ranking.fusion import reciprocal_ranks
+from engine.ranking.matches import word_matches
 from engine.settings import DEFAULT_MODEL
 from engine.types import Float32Array, Float64Array, IdArray
 from engine.vectors import unit_rows

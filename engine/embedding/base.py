@@ -59,12 +59,15 @@ class WordEmbedder(Protocol):
         """What `embed_queries` (or `embed_documents`) gives, and the words of each text.
 
         One pass of the model gives both. A word's vector is the mean of its pieces' last hidden
-        states, made a unit vector. Words without a letter or a digit are left out, and so is what
-        lies past the model's window. `query` chooses the prompt.
+        states, made a unit vector; its span is not empty and lies within the text. Words without
+        a letter or a digit are left out, and so is what lies past the model's window. `query`
+        chooses the prompt.
         """
 
 
 def gives_words(embedder: Embedder) -> WordEmbedder | None:
     """The embedder as one that gives word vectors; None where it does not."""
-    able = isinstance(embedder, WordEmbedder) and embedder.word_dimension is not None
-    return embedder if able and isinstance(embedder, WordEmbedder) else None
+    if not isinstance(embedder, WordEmbedder):
+        return None
+    width = embedder.word_dimension
+    return None if width is None or width < 1 else embedder

@@ -1,4 +1,5 @@
-"""Texts to vectors and packed word vectors, in slices: full states of a batch would fill memory."""
+"""Texts to vectors and word vectors, checked; packed in slices: full states of a batch would fill
+memory."""
 
 from __future__ import annotations
 
@@ -6,10 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from engine.embedding.base import Embedder, gives_words
-from engine.errors import ModelError
+from engine.embedding.base import Embedder, WordEmbedder, gives_words
+from engine.errors import InvalidInputError, ModelError
 from engine.text.stopwords import content
-from engine.types import Float32Array
+from engine.types import Float32Array, Words
+from engine.vectors import as_matrix, as_table, from_model, row_norms, unit_rows
 from engine.words import Packed, pack
 
 _CHARACTERS_A_SLICE = 1 << 17
@@ -20,28 +22,56 @@ def embed(
 ) -> tuple[object, list[Packed | None]]:
     """What the model gives for documents, and their packed words, where wanted and it gives them.
 
-    One pass of the model gives both. Words without content are left out where there are others;
-    a text without words has None. Raises `ModelError`.
+    One pass of the model gives both. Words without content are left out where there are others.
+    Raises `ModelError`.
     """
     able = gives_words(embedder) if words else None
     if able is None:
         return embedder.embed_documents(texts), [None] * len(texts)
-    matrix: Float32Array | None = None
+    matrix = np.empty((len(texts), embedder.dimension), np.float32)
     packed: list[Packed | None] = [None] * len(texts)
     for numbers in _slices(texts):
-        rows, found = able.embed_with_words([texts[n] for n in numbers], query=False)
-        if np.ndim(rows) != 2 or len(rows) != len(numbers) or len(found) != len(numbers):
-            raise ModelError(
-                f"the model {embedder.name} gave {len(rows)} vectors and the words of "
-                f"{len(found)} texts for {len(numbers)} texts"
-            )
-        if matrix is None:
-            matrix = np.empty((len(texts), np.shape(rows)[1]), np.float32)
-        matrix[numbers] = rows
+        given = [texts[n] for n in numbers]
+        matrix[numbers], found = with_words(embedder, able, given, query=False)
         for number, one in zip(numbers, found, strict=True):
-            if len(one.spans):
-                packed[number] = pack(content(texts[number], one), directions)
-    return (embedder.embed_documents(texts) if matrix is None else matrix), packed
+            packed[number] = pack(content(texts[number], one), directions)
+    return matrix, packed
+
+
+def with_words(
+    embedder: Embedder, able: WordEmbedder, texts: Sequence[str], *, query: bool
+) -> tuple[Float32Array, list[Words]]:
+    """What `embedder`, `able` to, gives for texts: a new matrix (n, d), and each text's words.
+
+    Words whose vector has no direction (zeros, NaN) are left out; the others are unit rows. Raises
+    `ModelError` where the model gives anything but what `WordEmbedder` says.
+    """
+    rows, found = able.embed_with_words(texts, query=query)
+    matrix = from_model(rows, len(texts), embedder.dimension, embedder.name)
+    if len(found) != len(texts):
+        raise ModelError(f"{embedder.name} gave the words of {len(found)} of {len(texts)} texts")
+    return matrix, [
+        _checked(one, text, able.word_dimension or 0, f"the words that {embedder.name} gave")
+        for one, text in zip(found, texts, strict=True)
+    ]
+
+
+def _checked(words: Words, text: str, width: int, where: str) -> Words:
+    if not len(words.spans) and not len(words.vectors):
+        return Words(np.empty((0, 2), np.int64), np.empty((0, width), np.float32))
+    try:
+        spans = as_table(words.spans, where=where)
+        rows = as_matrix(words.vectors, width, where=where)
+    except InvalidInputError as error:
+        raise ModelError(str(error)) from error
+    if spans.shape != (len(rows), 2) or spans.dtype.kind == "f":
+        raise ModelError(f"{where} are {len(rows)} vectors and spans of shape {spans.shape}")
+    starts, ends = spans.T
+    if (starts < 0).any() or (starts >= ends).any() or (ends > len(text)).any():
+        raise ModelError(f"{where} are not all within the text {text[:40]!r}")
+    lengths = row_norms(rows)
+    kept = np.isfinite(lengths) & (lengths > 0)
+    return Words(spans[kept].astype(np.int64), unit_rows(rows[kept]))
 
 
 def _slices(texts: Sequence[str]) -> list[list[int]]:

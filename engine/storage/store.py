@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -24,7 +24,7 @@ from engine.storage import database, lexical
 from engine.storage.records import Published, StoreSettings
 from engine.storage.schema import HEAD, generation, settings, tombstones
 from engine.storage.view import View
-from engine.storage.writer import Writer
+from engine.storage.writer import Writer, write_settings
 from engine.types import Stats
 
 
@@ -135,7 +135,7 @@ class Store:
                     "memory": wanted.memory,
                     "factory": wanted.factory,
                 }
-                _write_settings(connection, values)
+                write_settings(connection, values)
             connection.execute(sa.update(generation).values(published=asdict(published)))
             connection.execute(
                 sa.delete(tombstones).where(tombstones.c.generation <= published.generation)
@@ -161,14 +161,14 @@ class Store:
         """Remember where the same model is found now."""
         self._set({"model": name})
 
-    def set_tokens(self, kept: bool) -> None:
-        """Whether the word vectors of new passages are kept from now on."""
-        if self.settings.tokens is not kept:
-            self._set({"tokens": kept})
+    def keep_tokens(self) -> None:
+        """Keep the word vectors of new passages from now on."""
+        if not self.reload().tokens:
+            self._set({"tokens": True})
 
     def _set(self, values: dict[str, Any]) -> None:
         with database.writing(self._db, self.path) as connection:
-            _write_settings(connection, values)
+            write_settings(connection, values)
         self.settings = self._read_settings()
 
     def stats(self) -> Stats:
@@ -212,12 +212,6 @@ class Store:
             wordless=wordless,
             word_bytes=state.word_bytes,
         )
-
-
-def _write_settings(connection: sa.Connection, values: Mapping[str, Any]) -> None:
-    connection.execute(sa.delete(settings).where(settings.c.name.in_(values)))
-    rows = [{"name": name, "value": value} for name, value in values.items()]
-    connection.execute(sa.insert(settings), rows)
 
 
 def _size(directory: Path, pattern: str) -> int:

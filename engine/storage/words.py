@@ -15,7 +15,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from engine import words
-from engine.errors import CorruptionError
+from engine.errors import CorruptionError, ModelError
 from engine.storage.schema import directions, passage_words
 from engine.types import Float32Array
 from engine.words import Packed
@@ -41,7 +41,7 @@ def read_directions(connection: sa.Connection) -> Float32Array | None:
     if row is None:
         return None
     width, matrix = row
-    if not matrix or len(matrix) % (4 * width):
+    if width < 1 or not matrix or len(matrix) % (4 * width):
         raise CorruptionError(
             "the database is damaged: the directions of its word vectors have a wrong size; "
             "restore it from a backup, or make them anew (attendex tokens drop, tokens build)"
@@ -67,10 +67,16 @@ def read(connection: sa.Connection, ids: Sequence[int]) -> dict[int, Packed]:
 
 
 def insert(connection: sa.Connection, rows: Sequence[tuple[int, Packed]]) -> Amount:
-    """Keep the word vectors of new passages, projected where directions are fitted."""
+    """Keep the word vectors of new passages, projected where directions are fitted.
+
+    Raises `ModelError` where they are not as wide as those that are kept.
+    """
     if not rows:
         return Amount(0, 0)
     fitted = read_directions(connection)
+    held = _width(connection) or rows[0][1].width
+    for one in {one.width: one for _, one in rows}.values():
+        check_width(one.width, held, fitted)
     packed = [(id_, one if fitted is None else words.repack(one, fitted)) for id_, one in rows]
     connection.exec_driver_sql(_INSERT, [(id_, one.width, one.data) for id_, one in packed])
     return Amount(len(packed), sum(len(one.data) for _, one in packed))
@@ -85,17 +91,16 @@ def amount(connection: sa.Connection, chosen: sa.ColumnElement[bool]) -> Amount:
 
 def fit_if_due(connection: sa.Connection, held: Amount) -> Amount:
     """Fit the directions where there are none and now words enough; returns what is held then."""
-    if held.bytes < words.FIT_AT or read_directions(connection) is not None:
+    width = _width(connection) or 0
+    if width <= words.WIDTH or words.words_in(held.bytes, width) < words.FIT_AT:
         return held
     sample: list[Float32Array] = []
     total = 0
-    for _, packed in _all(connection):
-        if total >= words.FIT_ON or packed.width <= words.WIDTH:
+    for _, packed in chain.from_iterable(_blocks(connection)):
+        if total >= words.FIT_ON:
             break
         sample.append(words.unpack(packed).vectors)
         total += packed.size
-    if total < words.FIT_AT:
-        return held
     matrix = words.fit(np.concatenate(sample)[: words.FIT_ON])
     connection.execute(
         sa.insert(directions),
@@ -107,20 +112,30 @@ def fit_if_due(connection: sa.Connection, held: Amount) -> Amount:
         },
     )
     small = 0
-    for block in _all_blocks(connection):
+    for block in _blocks(connection):
         projected = [(id_, words.repack(packed, matrix)) for id_, packed in block]
         connection.exec_driver_sql(_INSERT, [(id_, one.width, one.data) for id_, one in projected])
         small += sum(len(one.data) for _, one in projected)
     return Amount(held.passages, small)
 
 
-def _all(connection: sa.Connection) -> Iterator[tuple[int, Packed]]:
-    """Every passage's word vectors, by id."""
-    return chain.from_iterable(_all_blocks(connection))
+def check_width(width: int, kept: int, fitted: Float32Array | None) -> None:
+    """Raises `ModelError` where word vectors of a width cannot be compared with those `kept`."""
+    usable = {kept} if fitted is None else set(fitted.shape)
+    if width not in usable:
+        raise ModelError(
+            f"the model now gives word vectors of width {width}, and those of the store are of "
+            f"width {max(usable)}; make them anew (attendex tokens drop, tokens build)"
+        )
 
 
-def _all_blocks(connection: sa.Connection) -> Iterator[list[tuple[int, Packed]]]:
-    """The same in blocks, each read anew: its rows may be written before the next is asked for."""
+def _width(connection: sa.Connection) -> int | None:
+    """The width of the rows that are kept; None where there is none."""
+    return connection.scalar(sa.select(passage_words.c.width).limit(1))
+
+
+def _blocks(connection: sa.Connection) -> Iterator[list[tuple[int, Packed]]]:
+    """Word vectors by id, block by block, each read anew: its rows may be written meanwhile."""
     last = -1
     while True:
         query = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -18,6 +18,7 @@ from engine.storage.schema import (
     generation,
     passage_words,
     passages,
+    settings,
     sources,
     tombstones,
 )
@@ -114,11 +115,13 @@ class Writer:
         self._changed |= bool(rows)
 
     def drop_words(self) -> int:
-        """Forget all word vectors and what they are projected on; returns of how many passages."""
+        """Forget all word vectors and what they are projected on, and keep none from now on;
+        returns of how many passages."""
         gone = self._words.passages
         for table in (passage_words, directions):
             self._connection.execute(sa.delete(table))
         self._words = Amount(0, 0)
+        write_settings(self._connection, {"tokens": False})
         self._changed = True
         return gone
 
@@ -234,6 +237,13 @@ class Writer:
                 word_bytes=self._words.bytes,
             )
         )
+
+
+def write_settings(connection: sa.Connection, values: Mapping[str, Any]) -> None:
+    """Set some of the store's settings, whether they were set before or not."""
+    connection.execute(sa.delete(settings).where(settings.c.name.in_(values)))
+    rows = [{"name": name, "value": value} for name, value in values.items()]
+    connection.execute(sa.insert(settings), rows)
 
 
 def _update_of(row: dict[str, Any]) -> sa.Update:

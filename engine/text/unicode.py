@@ -11,8 +11,8 @@ import unicodedata
 from collections.abc import Sequence
 
 HASH_BYTES = 16
-_JAMO = "\u1161\u11ff"
-"""Vowels and endings of Hangul syllables, which join what stands before them."""
+_FIRST_JOINING = "\u0300"
+"""No character before this one joins the one that it follows."""
 
 
 def composed(text: str) -> str:
@@ -54,21 +54,26 @@ def original_places(text: str) -> Sequence[int]:
     """For each place between characters of `composed(text)`, its place in the text itself.
 
     A composed character that several characters make begins where they begin; the text is cut
-    where no composition crosses: before a starter that is no part of one before it.
+    where neither a composition nor a reordering of marks crosses.
     """
     if unicodedata.is_normalized("NFC", text):
         return range(len(text) + 1)
     places: list[int] = []
     start = 0
-    for end in [*(n for n in range(1, len(text)) if _begins(text, n)), len(text)]:
-        made = len(unicodedata.normalize("NFC", text[start:end]))
-        places += [start] * min(1, made) + [min(start + n, end) for n in range(1, made)]
-        start = end
+    for end in range(1, len(text) + 1):
+        if end == len(text) or _parts(text[start:end], text[end]):
+            made = len(unicodedata.normalize("NFC", text[start:end]))
+            places += [min(start + n, end) for n in range(made)]
+            start = end
     return [*places, len(text)]
 
 
-def _begins(text: str, at: int) -> bool:
-    """No composition joins the character at a place to the one before it."""
-    one = text[at]
-    joins = unicodedata.combining(one) or _JAMO[0] <= one <= _JAMO[1]
-    return not joins and len(unicodedata.normalize("NFC", text[at - 1 : at + 1])) >= 2
+def _parts(before: str, one: str) -> bool:
+    """A character neither composes with what stands before it nor is moved into it."""
+    if one < _FIRST_JOINING:
+        return True
+    first = unicodedata.normalize("NFD", one)[0]
+    if unicodedata.combining(first):
+        return False
+    apart = unicodedata.normalize("NFC", before) + unicodedata.normalize("NFC", one)
+    return unicodedata.normalize("NFC", before + one) == apart
