@@ -191,7 +191,7 @@ def test_past_the_attended_candidates_it_is_the_cosine(
     assert {hit.id for hit in explained} == {key for key in near if not key.startswith("v")}
     for hit in after.hits:
         expected = scores(before)[hit.id] if hit in explained else hit.similarity
-        assert hit.score == pytest.approx(expected, abs=1e-9)
+        assert hit.score == pytest.approx(expected, abs=1e-6)
 
 
 def test_bm25_is_that_of_the_passage_however_few_the_leg_found(

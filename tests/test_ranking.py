@@ -86,18 +86,6 @@ def test_matches_do_not_depend_on_the_other_texts() -> None:
         np.testing.assert_allclose(together[:, n], alone[:, 0], atol=1e-7)
 
 
-def test_products_are_whole_where_a_program_shortens_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """float64 then: what is left of the error is that of float32 inputs, none."""
-    before = torch.get_float32_matmul_precision()
-    query, texts = unit(3, 128, 5), unit(50, 128, 6)
-    try:
-        torch.set_float32_matmul_precision("medium")
-        found = word_matches(query, texts, cuts_of([50]), 0.1)
-    finally:
-        torch.set_float32_matmul_precision(before)
-    np.testing.assert_allclose(found, matches_twin(query, texts, [50], 0.1), atol=1e-12)
-
-
 def rerank_input(
     similarities: list[float],
     *,
