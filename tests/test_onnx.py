@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -112,6 +113,40 @@ def test_a_graph_that_differs_is_not_trusted(
     assert isinstance(found, SentenceTransformerEmbedder)
     with pytest.raises(ModelError, match="cannot be exported"):
         ModelSource(DEFAULT_MODEL, offline=True, runtime="onnx").load()
+
+
+def test_where_nothing_can_be_kept_the_model_itself_serves(
+    minilm: SentenceTransformerEmbedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ATTENDEX_CACHE", str(tmp_path / "file"))
+    made = export.make(minilm)
+    assert isinstance(made, str)
+    assert made.startswith(f"it cannot be kept in {tmp_path / 'file'}")
+    found = ModelSource(DEFAULT_MODEL, offline=True).load()
+    assert isinstance(found, SentenceTransformerEmbedder)
+
+
+def test_an_export_made_meanwhile_is_kept(
+    minilm: SentenceTransformerEmbedder,
+    exported: exports.Export,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ATTENDEX_CACHE", str(tmp_path))
+    there = exports.home(minilm.fingerprint)
+    abandoned = there.parent / ".abandoned"
+    abandoned.mkdir(parents=True)
+    os.utime(abandoned, (1, 1))
+
+    def write(_: Path) -> str:
+        shutil.copytree(exported.directory, there)
+        return "too late"
+
+    found = exports.publish(minilm.fingerprint, write)
+    assert isinstance(found, exports.Export)
+    assert found.directory == there
+    assert [path.name for path in there.parent.iterdir()] == [there.name]
 
 
 def test_runtimes_answer_alike(exported: exports.Export, tmp_path: Path) -> None:

@@ -63,13 +63,15 @@ def make(embedder: SentenceTransformerEmbedder) -> Export | str:
         try:
             shape = _write(embedder, directory)
             return _checked(embedder, Export(directory, shape, 0.0))
+        except OSError:
+            raise
         except Exception as error:  # tracing may fail in any way; the model itself still serves
             return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
     try:
         return exports.publish(embedder.fingerprint, write)
     except OSError as error:
-        return f"it cannot be kept in {exports.home(embedder.fingerprint)}: {error.strerror}"
+        return f"it cannot be kept in {exports.home(embedder.fingerprint)}: {error}"
 
 
 def _write(embedder: SentenceTransformerEmbedder, directory: Path) -> Shape:

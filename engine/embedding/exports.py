@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -27,6 +28,7 @@ TOKENIZER = "tokenizer.json"
 _RECORD = "export.json"
 _FORMAT = 1
 _GPU = Path("/dev/nvidiactl")
+_ABANDONED_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +73,8 @@ def is_makeable() -> bool:
 def home(fingerprint: str) -> Path:
     """The directory of a model's export: under ATTENDEX_CACHE, XDG_CACHE_HOME or ~/.cache."""
     own = os.environ.get("ATTENDEX_CACHE")
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return (Path(own) if own else Path(base) / "attendex") / "onnx" / fingerprint
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return (Path(own) if own else Path(base, "attendex")) / "onnx" / fingerprint
 
 
 def find(fingerprint: str) -> Export | None:
@@ -106,10 +108,12 @@ def refusal(fingerprint: str) -> str | None:
 def publish(fingerprint: str, write: Callable[[Path], tuple[Shape, float] | str]) -> Export | str:
     """Let `write` fill a directory, and keep it: as an export, or as the reason it gives.
 
-    Raises `OSError` where it cannot be kept.
+    Where another process has made one meanwhile, that is the export. Raises `OSError` where it
+    cannot be kept.
     """
     target = home(fingerprint)
     target.parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(target.parent)
     work = Path(tempfile.mkdtemp(prefix=f".{fingerprint[:12]}.", dir=target.parent))
     try:
         made = write(work)
@@ -130,6 +134,8 @@ def publish(fingerprint: str, write: Callable[[Path], tuple[Shape, float] | str]
                 "difference": difference,
                 "files": sums,
             }
+        if (other := find(fingerprint)) is not None:
+            return other
         (work / _RECORD).write_text(json.dumps(record, indent=1), encoding="utf-8")
         _replace(work, target)
     finally:
@@ -138,10 +144,17 @@ def publish(fingerprint: str, write: Callable[[Path], tuple[Shape, float] | str]
 
 
 def _replace(source: Path, target: Path) -> None:
-    """Give a directory its name; what was there goes. Another process may do the same."""
-    for _ in range(2):
-        with suppress(OSError):
-            source.rename(target)
-            return
-        shutil.rmtree(target, ignore_errors=True)
+    """Give a directory its name; what was there, and is no export, goes."""
+    with suppress(OSError):
+        source.rename(target)
+        return
+    shutil.rmtree(target, ignore_errors=True)
     source.rename(target)
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """What killed processes left half made."""
+    for path in parent.glob(".*"):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
+                shutil.rmtree(path, ignore_errors=True)
