@@ -79,7 +79,8 @@ def test_directions_are_those_of_a_decomposition_of_all_rows() -> None:
     spread = np.linspace(3, 0.1, 20)
     rows = unit_rows((chance.standard_normal((9000, 20)) * spread).astype(np.float32))
     found = fit(rows, 6)
-    assert (found.dtype, found.shape, found.flags.c_contiguous) == (np.float32, (20, 6), True)
+    assert found.dtype == np.float32
+    assert (found.shape, found.flags.c_contiguous) == ((20, 6), True)
     _, _, right = np.linalg.svd(rows.astype(np.float64), full_matrices=False)
     twin = right[:6].T
     twin *= np.sign(twin[np.abs(twin).argmax(axis=0), range(6)])
