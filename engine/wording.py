@@ -17,7 +17,6 @@ from engine.ranking.contract import Reranked, WordInput
 from engine.settings import Metric
 from engine.storage.records import StoreSettings
 from engine.storage.view import View
-from engine.storage.words import check_width
 from engine.text import unicode
 from engine.types import Explanation, Float32Array, Float64Array, Word, Words
 from engine.words import Packed
@@ -107,8 +106,10 @@ class Wording:
         if not self._read:
             self._directions = self._view.directions()
             self._read = True
-        check_width(rows.shape[1], width, self._directions)
-        return rows if self._directions is None else words.project(rows, self._directions)
+        if self._directions is None:
+            words.check_width(rows.shape[1], width)
+            return rows
+        return words.project(rows, self._directions)
 
     def _weights(self, query: Query) -> Float64Array:
         """w_i = idf_i / sum idf with idf = ln(1 + (N - df + .5) / (df + .5)), of passages.

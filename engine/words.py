@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.errors import ModelError
 from engine.types import Float32Array, IdArray, Words
 from engine.vectors import row_norms, unit_rows
 
@@ -80,6 +81,15 @@ def repack(packed: Packed, directions: Float32Array) -> Packed:
     return pack(unpack(packed), directions)
 
 
+def check_width(width: int, kept: int) -> None:
+    """Raises `ModelError` where new word vectors cannot be compared with those that are kept."""
+    if width != kept:
+        raise ModelError(
+            f"the model now gives word vectors of width {width}, and those of the store are of "
+            f"width {kept}; make them anew (attendex tokens drop, tokens build)"
+        )
+
+
 def is_intact(packed: Packed, length: int) -> bool:
     """Whole words, each with the scale of its codes and within a text of `length` characters."""
     if not packed.is_sound:
@@ -91,7 +101,11 @@ def is_intact(packed: Packed, length: int) -> bool:
 
 
 def project(rows: Float32Array, directions: Float32Array) -> Float32Array:
-    """Unit rows (n, D) on directions (D, w), unit again or, orthogonal to all, zero: (n, w)."""
+    """Unit rows (n, D) on directions (D, w), unit again or, orthogonal to all, zero: (n, w).
+
+    Raises `ModelError` for rows of another width than D.
+    """
+    check_width(rows.shape[1], len(directions))
     projected = rows @ directions
     some = row_norms(projected) > 0
     projected[some] = unit_rows(projected[some])

@@ -11,7 +11,7 @@ from engine.embedding.base import Embedder, WordEmbedder, gives_words
 from engine.errors import InvalidInputError, ModelError
 from engine.text.stopwords import content
 from engine.types import Float32Array, Words
-from engine.vectors import as_matrix, as_table, from_model, row_norms, unit_rows
+from engine.vectors import as_table, from_model, row_norms, unit_rows
 from engine.words import Packed, pack
 
 _CHARACTERS_A_SLICE = 1 << 17
@@ -61,14 +61,20 @@ def _checked(words: Words, text: str, width: int, where: str) -> Words:
         return Words(np.empty((0, 2), np.int64), np.empty((0, width), np.float32))
     try:
         spans = as_table(words.spans, where=where)
-        rows = as_matrix(words.vectors, width, where=where)
+        table = as_table(words.vectors, where=where)
     except InvalidInputError as error:
         raise ModelError(str(error)) from error
-    if spans.shape != (len(rows), 2) or spans.dtype.kind == "f":
-        raise ModelError(f"{where} are {len(rows)} vectors and spans of shape {spans.shape}")
+    n = len(spans)
+    if table.shape != (n, width) or spans.shape != (n, 2) or spans.dtype.kind == "f":
+        raise ModelError(
+            f"{where} are vectors of shape {table.shape} and spans of shape {spans.shape} "
+            f"({spans.dtype}), and must be of ({n}, {width}) and ({n}, 2) whole numbers"
+        )
     starts, ends = spans.T
     if (starts < 0).any() or (starts >= ends).any() or (ends > len(text)).any():
         raise ModelError(f"{where} are not all within the text {text[:40]!r}")
+    with np.errstate(over="ignore"):
+        rows: Float32Array = np.ascontiguousarray(table, dtype=np.float32)
     lengths = row_norms(rows)
     kept = np.isfinite(lengths) & (lengths > 0)
     return Words(spans[kept].astype(np.int64), unit_rows(rows[kept]))

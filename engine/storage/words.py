@@ -15,7 +15,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from engine import words
-from engine.errors import CorruptionError, ModelError
+from engine.errors import CorruptionError
 from engine.storage.schema import directions, passage_words
 from engine.types import Float32Array
 from engine.words import Packed
@@ -74,9 +74,10 @@ def insert(connection: sa.Connection, rows: Sequence[tuple[int, Packed]]) -> Amo
     if not rows:
         return Amount(0, 0)
     fitted = read_directions(connection)
-    held = _width(connection) or rows[0][1].width
-    for one in {one.width: one for _, one in rows}.values():
-        check_width(one.width, held, fitted)
+    if fitted is None:
+        held = _width(connection) or rows[0][1].width
+        for width in {one.width for _, one in rows}:
+            words.check_width(width, held)
     packed = [(id_, one if fitted is None else words.repack(one, fitted)) for id_, one in rows]
     connection.exec_driver_sql(_INSERT, [(id_, one.width, one.data) for id_, one in packed])
     return Amount(len(packed), sum(len(one.data) for _, one in packed))
@@ -117,16 +118,6 @@ def fit_if_due(connection: sa.Connection, held: Amount) -> Amount:
         connection.exec_driver_sql(_INSERT, [(id_, one.width, one.data) for id_, one in projected])
         small += sum(len(one.data) for _, one in projected)
     return Amount(held.passages, small)
-
-
-def check_width(width: int, kept: int, fitted: Float32Array | None) -> None:
-    """Raises `ModelError` where word vectors of a width cannot be compared with those `kept`."""
-    usable = {kept} if fitted is None else set(fitted.shape)
-    if width not in usable:
-        raise ModelError(
-            f"the model now gives word vectors of width {width}, and those of the store are of "
-            f"width {max(usable)}; make them anew (attendex tokens drop, tokens build)"
-        )
 
 
 def _width(connection: sa.Connection) -> int | None:
