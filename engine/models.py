@@ -65,6 +65,9 @@ class ModelSource:
         if not isinstance(self._model, str):
             self._check(self._model.name, self._model.fingerprint)
             return self._model.name
+        if self._is_plugin:
+            self._plugin(self._model)
+            return self._model
         return self._find(self._model)[0].name
 
     def load(self) -> Embedder:
@@ -82,6 +85,8 @@ class ModelSource:
                 f"this store was embedded by the program's own embedder '{name}'; "
                 "open it with Engine.open(path, model=embedder)"
             )
+        if self._is_plugin:
+            return self._plugin(name)
         by_onnx = self._runtime is not Runtime.SENTENCE_TRANSFORMERS and not self._half
         if by_onnx and (exported := self._exported(name)) is not None:
             return exported
@@ -90,6 +95,20 @@ class ModelSource:
         located, identity = self._find(name)
         embedder = sentence_transformer.load(located, identity, half=self._half)
         return self._made_runnable(embedder) if by_onnx else embedder
+
+    @property
+    def _is_plugin(self) -> bool:
+        from engine.embedding import plugins
+
+        name = self._model
+        return isinstance(name, str) and not os.path.isdir(name) and plugins.is_known(name)
+
+    def _plugin(self, name: str) -> Embedder:
+        from engine.embedding import plugins
+
+        found = plugins.load(name)
+        self._check(found.name, found.fingerprint)
+        return found
 
     def _exported(self, name: str) -> Embedder | None:
         """The model in onnxruntime, where an export is at hand; its own files are not looked for
@@ -143,6 +162,8 @@ class ModelSource:
 
         if self.is_custom or (self._expected is not None and self._expected.custom):
             return "custom"
+        if self._is_plugin:
+            return "plugin"
         if self._loaded is not None:
             return str(getattr(self._loaded, "runtime", "custom"))
         at_hand = (
@@ -190,8 +211,11 @@ def as_runtime(runtime: object) -> Runtime:
 
 def _is_here(name: str) -> bool:
     """The model of that name can be had without fetching anything."""
+    from engine.embedding import plugins
     from engine.embedding.locate import locate
 
+    if plugins.is_known(name):
+        return True
     try:
         locate(name, offline=True)
     except ModelUnavailableError:

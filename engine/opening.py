@@ -37,7 +37,7 @@ def create(
 
             native.made(spec.factory, int(embedder.dimension))
         made = StoreSettings(
-            model=embedder.name,
+            model=models.identify(),
             custom=models.is_custom,
             fingerprint=embedder.fingerprint,
             dimension=int(embedder.dimension),
