@@ -17,7 +17,7 @@ from engine.vectors import unit_rows
 from engine.words import Packed, fit, is_intact, pack, project, repack, unpack
 
 EXAMPLE = bytes.fromhex("a17f 751e 03000000 0500")
-"""(-.6, .8) at characters 3 to 8: codes -95 (-95.25) and 127; 1 / |(95, 127)| = .0063052, in fp16."""
+"""(-.6, .8) at characters 3 to 8: codes -95 (-95.25) and 127; 1 / |(95, 127)| = .0063 in fp16."""
 
 
 def random_words(n: int, width: int, seed: int = 0) -> Words:
