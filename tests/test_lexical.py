@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 
 from engine import Document, Engine
 from engine.errors import CorruptionError
-from engine.storage import lexical
+from engine.storage import lexical, schema
 from engine.storage.store import Store
 from engine.text import terms
+from tests.older import make_older
 from tests.words import WordEmbedder
 
 
@@ -344,12 +345,10 @@ def test_an_old_store_is_filled(
     engine.delete(["3"])
     expected = [asked(path, query, 100) for query in ("dog", "cafe", "東京")]
     engine.close()
-    with closing(sqlite3.connect(path / "store.db")) as raw, raw:
-        raw.execute("DROP TABLE lexical")
-        raw.execute("UPDATE alembic_version SET version_num = '0001'")
+    make_older(path, "0001")
     monkeypatch.setattr(lexical, "_ROWS", 10)
     with Engine.open(path, model=words) as opened:
-        assert opened.stats().schema == "0002"
+        assert opened.stats().schema == schema.HEAD
         assert opened.verify().problems == ()
     assert [asked(path, query, 100) for query in ("dog", "cafe", "東京")] == expected
     (saved,) = (path / "backups").iterdir()
