@@ -20,12 +20,21 @@ import pytest
 
 import cli
 from engine import Engine
+from engine.models import ModelSource
+from engine.settings import DEFAULT_MODEL
 from tests.test_storage import HOLD
 from tests.words import WordEmbedder
 
 ROOT = Path(__file__).resolve().parents[1]
 
 pytestmark = pytest.mark.model
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _exported() -> None:
+    """The model is exported before, so that no command says it does so."""
+    ModelSource(DEFAULT_MODEL, offline=True).load()
+
 
 
 @dataclass
@@ -272,7 +281,8 @@ def test_another_model_is_refused_and_a_moved_copy_is_not(
     run: Run, notes: Path, tmp_path: Path
 ) -> None:
     from engine.embedding.locate import locate
-    from engine.settings import DEFAULT_MODEL
+    from engine.models import ModelSource
+from engine.settings import DEFAULT_MODEL
 
     run("index", "notes.txt")
     copy = tmp_path / "copy"
