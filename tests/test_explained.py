@@ -7,7 +7,9 @@ import json
 import random
 import re
 import sys
+import unicodedata
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -53,6 +55,9 @@ def check(hit: Hit, document: str) -> None:
     assert [document[word.start : word.end] for word in found.words_b] == [
         word.text for word in found.words_b
     ]
+    if hit.text == document:
+        whole = re.findall(r"\w+", unicodedata.normalize("NFC", document))
+        assert {unicodedata.normalize("NFC", word.text) for word in found.words_b} <= set(whole)
     assert [found.a[word.start : word.end] for word in found.words_a] == [
         word.text for word in found.words_a
     ]
@@ -235,6 +240,14 @@ def test_a_page_shades_what_two_passages_share_by_both() -> None:
     assert 'rgba(255,170,0,1.00)" title="heat 0.500">beta<' in text
     assert 'rgba(255,170,0,0.90)" title="heat 0.450">alpha<' in text
     assert Page(text).spans == ["alpha", "beta", "gamma"] * 2
+
+
+def test_words_that_overlap_or_hold_markup_make_a_sound_page() -> None:
+    words = (Word("alpha", 0, 5), Word("ha be", 3, 8), Word("beta", 6, 10), Word("mma", 13, 16))
+    found = replace(shared_by_two(), words_b=words, words_a=(Word("<b>", 0, 3),))
+    read = Page(page.of_texts(found, found))
+    assert read.spans == ["alpha", "beta", "mma"] * 2
+    assert read.paragraphs == [found.b] * 2
 
 
 def test_why(store: Engine) -> None:
