@@ -36,7 +36,6 @@ def _exported() -> None:
     ModelSource(DEFAULT_MODEL, offline=True).load()
 
 
-
 @dataclass
 class Done:
     status: int
@@ -281,8 +280,6 @@ def test_another_model_is_refused_and_a_moved_copy_is_not(
     run: Run, notes: Path, tmp_path: Path
 ) -> None:
     from engine.embedding.locate import locate
-    from engine.models import ModelSource
-from engine.settings import DEFAULT_MODEL
 
     run("index", "notes.txt")
     copy = tmp_path / "copy"
