@@ -819,7 +819,7 @@ class AgainstAScan(RuleBasedStateMachine):
                 scored.append((-round(cosine, 6), order, key))
         expected = [key for _, _, key in sorted(scored)[:k]]
         where = None if n is None else f"n = {n}"
-        found = self.engine.search(" ".join(query), k=k, where=where)
+        found = self.engine.search(" ".join(query), k=k, where=where, mode="dense")
         assert ids(found) == expected
 
     @invariant()
