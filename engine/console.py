@@ -128,7 +128,7 @@ class Console:
             {
                 "store": stats.path,
                 "documents": f"{stats.documents:,}",
-                "passages": f"{stats.passages:,} ({stats.chunked:,} documents in several, "
+                "passages": f"{stats.passages:,} ({_count(stats.chunked, 'document')} in several, "
                 f"{stats.truncated:,} passages truncated)",
                 "sources": f"{stats.sources:,}",
                 "pending": "\n".join(stats.pending) or "nothing",
@@ -151,16 +151,19 @@ class Console:
             return
         table = _table("index", "width", "candidates", "recall@10", "95 %", "one query", "size")
         for one in (*report.trials, report.chosen):
+            measured = one.sample > 0
             table.add_row(
                 f"-> {one.factory}" if one is report.chosen else one.factory,
                 str(one.width or ""),
                 str(one.candidates or ""),
                 f"{one.recall:.4f}",
-                f"{one.low:.4f} to {one.high:.4f}",
-                f"{one.milliseconds:.2f} ms",
-                _bytes(one.bytes),
+                f"{one.low:.4f} to {one.high:.4f}" if measured else "",
+                f"{one.milliseconds:.2f} ms" if measured else "",
+                _bytes(one.bytes) if measured else "",
             )
         _print(table)
+        if not report.chosen.sample:
+            print("nothing was measured: the store is too small, or exact answers were asked for")
         print(f"target {report.target:g}; in use from now on: {report.chosen.factory}")
 
     def evaluation(self, report: Evaluation) -> None:

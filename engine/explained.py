@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from engine.types import Explanation, Hit, Word
+from engine.types import Explanation, Hit
 
 _SHOWN_WORDS = 3
 _SHADES = ((0.66, "black on bright_yellow"), (0.33, "black on yellow"), (0.1, "bold yellow"))
@@ -19,16 +19,18 @@ def clean(text: str) -> str:
 
 
 def words_table(explanation: Explanation) -> Table:
-    """Word by word, with the three words most attended to."""
+    """Word by word, with the three words most attended to, each summed over where it stands."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("word")
     for name in ("weight", "match", "share"):
         table.add_column(name, justify="right")
     table.add_column("attends to", overflow="fold")
     for n, word in enumerate(explanation.words_a):
-        pairs = zip(explanation.attention[n], explanation.words_b, strict=True)
-        best = sorted(pairs, key=_first, reverse=True)[:_SHOWN_WORDS]
-        seen = ", ".join(f"{other.text} {weight:.0%}" for weight, other in best)
+        drawn: dict[str, float] = {}
+        for weight, other in zip(explanation.attention[n], explanation.words_b, strict=True):
+            drawn[other.text.lower()] = drawn.get(other.text.lower(), 0.0) + weight
+        best = sorted(drawn.items(), key=lambda item: -item[1])[:_SHOWN_WORDS]
+        seen = ", ".join(f"{text} {weight:.0%}" for text, weight in best)
         numbers = (explanation.weight[n], explanation.match[n], explanation.share[n])
         table.add_row(Text(clean(word.text)), *(f"{x:.3f}" for x in numbers), Text(clean(seen)))
     return table
@@ -43,7 +45,14 @@ def hit(found: Hit) -> RenderableType:
     total = f"{found.score:.4f} = {sums}" if sums else f"{found.score:.4f}"
     title = Text(f"\n{found.rank}  {clean(found.id)}  ", style="bold")
     title.append(total, style="dim")
-    return Group(title, shaded(found.text, explanation, found.start), words_table(explanation))
+    score, part = explanation.attention_score, explanation.parts.get("attention")
+    times = "" if part is None or not score else f", times {part / score:.2f} in the score"
+    return Group(
+        title,
+        shaded(found.text, explanation, found.start),
+        words_table(explanation),
+        Text(f"the shares sum to the attention score, {score:.4f}{times}", style="dim"),
+    )
 
 
 def shaded(text: str, explanation: Explanation, offset: int = 0) -> Text:
@@ -59,7 +68,3 @@ def shaded(text: str, explanation: Explanation, offset: int = 0) -> Text:
         if style is not None:
             shown.stylize(style, start, end)
     return shown
-
-
-def _first(pair: tuple[float, Word]) -> float:
-    return pair[0]

@@ -142,7 +142,8 @@ class ModelSource:
                     "pip install 'attendex[onnx]'"
                 )
             return embedder
-        if not wanted and exports.refusal(embedder.fingerprint) is not None:
+        tried = exports.refusal(embedder.fingerprint) is not None
+        if not wanted and (tried or not exports.can_keep()):
             return embedder
         from engine.embedding import export, onnx
 

@@ -113,6 +113,8 @@ def _embed(
             continue
         note = f"the query has {count} tokens and the model reads {limit}: the rest was left out"
         notes = (note,) if limit is not None and count > limit else ()
+        if context is not None and senses.occurrence(plain[n], unicode.composed(context)) is None:
+            notes = (*notes, "the context does not hold the text: it is read before it")
         kept = content(plain[n], own) if own is not None and len(own.spans) else None
         queries.append(Query(matrix[n], text, notes, kept))
     return queries

@@ -89,9 +89,10 @@ def run(
         if options.explain:
             with clock.stage("explain"):
                 explanations = wording.explanations(query, near, ranked, count)
-        result = _result(query, near, ranked, asked, explanations, options, clock)
+        result = _result(query, near, ranked, explanations, options, clock)
         if options.explain and count and not any(explanations):
-            result = replace(result, notes=(*result.notes, _UNEXPLAINED))
+            why = _UNEXPLAINED if query.words is not None else _WORDLESS
+            result = replace(result, notes=(*result.notes, why))
         results.append(result)
     return results
 
@@ -138,13 +139,12 @@ def _result(
     query: Query,
     near: Sequence[Candidate],
     ranked: Reranked,
-    asked: RerankInput,
     explanations: Sequence[Explanation | None],
     options: Options,
     clock: Clock,
 ) -> SearchResult:
     count = len(explanations)
-    weights: Float64Array = ranked.weights[:count] / (ranked.weights[:count].sum() or 1.0)
+    weights: Float64Array = ranked.weights[:count]
     hits = [
         _hit(rank, near[at], float(score), float(weight), explanation)
         for rank, (at, score, weight, explanation) in enumerate(
@@ -155,16 +155,17 @@ def _result(
         query=query.text,
         hits=tuple(hits),
         temperature=ranked.temperature,
-        context=weights @ asked.vectors[ranked.order[:count]].astype(np.float64),
+        context=ranked.context,
         notes=query.notes,
         legs=tuple(_LEGS.get(name, name) for name in ranked.parts) or _legs(options.mode, near),
-        effective=effective_number(weights),
+        effective=effective_number(ranked.weights),
         seconds_by_stage=clock.seconds,
     )
 
 
 _LEGS = {"cosine": "dense"}
 _UNEXPLAINED = "there are no word vectors to explain these hits by"
+_WORDLESS = "the query has no words, or the model gives none, to explain these hits by"
 
 
 def _legs(mode: Mode, near: Sequence[Candidate]) -> tuple[str, ...]:

@@ -110,7 +110,9 @@ class Searching(Session):
             mass=search.check_mass(mass),
         )
         if not reranked and (explain or mass is not None):
-            raise InvalidInputError("explanations and mass need the rerank stage: give rerank=True")
+            raise InvalidInputError(
+                "explanations and mass need the rerank stage (rerank=True, --rerank)"
+            )
         if context is not None and not options.needs_vector:
             raise InvalidInputError("a lexical search has no use for a context")
         condition = as_filter(where)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -162,6 +164,24 @@ def test_runtimes_answer_alike(exported: exports.Export, tmp_path: Path) -> None
     np.testing.assert_allclose(
         [hit.score for hit in one.hits], [hit.score for hit in other.hits], atol=1e-5
     )
+
+
+def test_nothing_is_told_to_anybody(exported: exports.Export, tmp_path: Path) -> None:
+    """onnxruntime keeps what it would report in the home directory's cache."""
+    code = (
+        "from engine.models import ModelSource\n"
+        "model = ModelSource('sentence-transformers/all-MiniLM-L6-v2', offline=True).load()\n"
+        "print(model.runtime, model.embed_queries(['bank']).shape)"
+    )
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("XDG_")},
+        "HOME": str(tmp_path),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
+    assert done.stdout.split("\n")[0] == "onnxruntime on cpu (1, 384)"
+    assert [path for path in tmp_path.rglob("*") if "Microsoft" in path.parts] == []
 
 
 def test_an_unknown_runtime() -> None:

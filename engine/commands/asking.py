@@ -14,6 +14,7 @@ from engine.commands.options import (
     check_target,
     json_option,
     model_options,
+    overwrite_option,
     store_option,
     write_page,
 )
@@ -50,7 +51,8 @@ STDIN = "-"
 )
 @click.option("--explain", is_flag=True, help="Show of each hit which words made it match.")
 @click.option("--html", type=click.Path(), help="Write the explained answers as a page to a file.")
-@click.option("--mass", type=float, help="Only the hits that hold this share of the weight.")
+@overwrite_option
+@click.option("--mass", type=float, help="Of the -k hits only the first that hold this share.")
 @click.option("--exact", is_flag=True, help="Compare every row, whatever index there is.")
 @click.option("--passages", is_flag=True, help="Every near passage, not each document once.")
 @click.option("--where", help="Filter on metadata, as \"year >= 2000 and lang = 'en'\".")
@@ -70,6 +72,7 @@ def query(
     cross_encoder: str | None,
     explain: bool,
     html: str | None,
+    overwrite: bool,
     mass: float | None,
     where: str | None,
     passages: bool,
@@ -102,10 +105,12 @@ def query(
         raise click.UsageError(
             "--like, --not and --arithmetic go with -k, --where, --exact and --timings only"
         )
+    if combined and text == STDIN:
+        raise click.UsageError("--like, --not and --arithmetic take one TEXT, not standard input")
     if text is None and not like:
         raise click.UsageError("give a TEXT to search for, or --like ID")
     if html is not None:
-        check_target(html)
+        check_target(html, overwrite)
     with Engine.open(
         store,
         model=model,
@@ -154,7 +159,7 @@ def query(
     if timings:
         console.timings(results)
     if html is not None:
-        write_page(html, page.of_results(results))
+        write_page(html, page.of_results(results), overwrite)
     if failed:
         raise SystemExit(1)
 
@@ -176,6 +181,7 @@ def _lines_of_stdin() -> list[str]:
 @click.argument("a")
 @click.argument("b")
 @click.option("--html", type=click.Path(), help="Write both texts, shaded, as a page to a file.")
+@overwrite_option
 @store_option
 @model_options
 @json_option
@@ -183,6 +189,7 @@ def explain(
     a: str,
     b: str,
     html: str | None,
+    overwrite: bool,
     store: str,
     model: str | None,
     offline: bool,
@@ -199,7 +206,7 @@ def explain(
     from engine.storage.store import store_exists
 
     if html is not None:
-        check_target(html)
+        check_target(html, overwrite)
     if store_exists(Path(store)):
         with Engine.open(store, model=model, offline=offline, runtime=runtime) as engine:
             there, back = engine.explain(a, b), engine.explain(b, a)
@@ -209,7 +216,7 @@ def explain(
         back = explain_texts(b, a, model=named, offline=offline, runtime=runtime)
     console.Console(as_json).explanation(there, back)
     if html is not None:
-        write_page(html, page.of_texts(there, back))
+        write_page(html, page.of_texts(there, back), overwrite)
 
 
 @click.command()

@@ -11,6 +11,7 @@ import click
 from engine import console
 from engine.commands.asking import query
 from engine.commands.options import (
+    demo_store_option,
     half_option,
     json_option,
     model_options,
@@ -213,7 +214,7 @@ def _opened_for_index(
 
 
 @click.command()
-@store_option
+@demo_store_option
 @json_option
 @click.pass_context
 def demo(context: click.Context, store: str, as_json: bool | None) -> None:

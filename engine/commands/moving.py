@@ -102,7 +102,10 @@ def import_(
         console.progress() as show,
     ):
         report = engine.import_file(exported, vectors=vectors, on_progress=show)
+        wordless = engine.stats().wordless
     console.notes(report)
+    if wordless:
+        console.note(f"{wordless:,} passages have no word vectors: `attendex tokens build`")
     console.Console(as_json).report(report, store)
     if report.failed:
         raise SystemExit(1)

@@ -10,6 +10,7 @@ import click
 
 from engine import console, files
 from engine.settings import DEFAULT_MODEL, Runtime
+from engine.storage.store import store_exists
 
 DEFAULT_STORE = "attendex.store"
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -34,6 +35,13 @@ tokens_option = click.option(
     help="Whether a new store keeps the vectors of the texts' words, for ranking and explanations "
     "(default: yes).",
 )
+overwrite_option = click.option("--overwrite", is_flag=True, help="Write over a page there is.")
+demo_store_option = click.option(
+    "--store",
+    default="attendex-demo.store",
+    show_default=True,
+    help="The demonstration's own store.",
+)
 half_option = click.option("--half", is_flag=True, help="Embed in 16 bit, where there is a GPU.")
 
 
@@ -53,15 +61,21 @@ def model_options(command: Command) -> Command:
     return model(offline(runtime(command)))
 
 
-def check_target(path: str) -> None:
-    """A file can be written there: asked before the work is done."""
-    if Path(path).is_dir() or not Path(path).absolute().parent.is_dir():
+def check_target(path: str, overwrite: bool) -> None:
+    """A page may be written there: asked before the work is done."""
+    target = Path(path).resolve()
+    if target.is_dir() or not target.parent.is_dir():
         raise click.BadParameter(f"{path} cannot be written: name a file in a directory there is")
+    if any(store_exists(parent) for parent in target.parents):
+        raise click.BadParameter(f"{path} lies in a store; name a file elsewhere")
+    if target.exists() and not (overwrite and target.is_file()):
+        raise click.BadParameter(f"{path} exists; name another file, or give --overwrite")
 
 
-def write_page(path: str, text: str) -> None:
+def write_page(path: str, text: str, overwrite: bool) -> None:
     """Write a page to a file, whole or not at all."""
-    files.publish(Path(path), lambda temporary: _write(temporary, text))
+    target = Path(path).resolve()
+    files.publish(target, lambda temporary: _write(temporary, text), replace=overwrite)
     console.note(f"written to {path}")
 
 

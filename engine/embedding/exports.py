@@ -77,6 +77,14 @@ def home(fingerprint: str) -> Path:
     return (Path(own) if own else Path(base, "attendex")) / "onnx" / fingerprint
 
 
+def can_keep() -> bool:
+    """An export would have a place to lie in."""
+    parent = home("any").parent
+    with suppress(OSError):
+        parent.mkdir(parents=True, exist_ok=True)
+    return os.access(parent, os.W_OK)
+
+
 def find(fingerprint: str) -> Export | None:
     """The export of a model, its files checked; None where there is none that can be trusted.
 

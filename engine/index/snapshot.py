@@ -17,6 +17,9 @@ from engine.index.flat import FlatIndex
 from engine.settings import Metric
 from engine.types import BoolArray, Float32Array, IdArray
 
+_SINGLY = 4
+"""So few queries are as soon answered one by one, without loading torch."""
+
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -109,7 +112,9 @@ class Snapshot:
         *,
         exact: bool = False,
     ) -> list[Candidates]:
-        """`search` for each row of `queries`, scored together by torch."""
+        """`search` for each row of `queries`; many are scored together by torch."""
+        if len(queries) <= _SINGLY:
+            return [self.search(query, k, allowed, exact=exact) for query in queries]
         from engine.index import batch
 
         parts: list[list[Candidates]] = []
