@@ -125,6 +125,11 @@ class Approximation:
             again = loaded.with_plan(Plan.of(trial))
             measured = tuning.measure(again, reporting, metric, trial.bytes, trial.seconds)
             if measured.low >= target:
+                if measured.milliseconds > exact.milliseconds:
+                    log.warning(
+                        "%s takes %.2f ms a query, comparing every row %.2f",
+                        *(trial.factory, measured.milliseconds, exact.milliseconds),
+                    )
                 record = self._record(index, file, measured, generation)
                 return Made(record, report=TuneReport(front, measured, target))
         log.warning(
