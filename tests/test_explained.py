@@ -186,7 +186,8 @@ def test_a_terminal_shades_by_heat() -> None:
     assert [(one.start, one.end) for one in explained.shaded("beta ga", found, 6).spans] == [(0, 4)]
     shown = printed(explained.hit(Hit(1, "x\x1b", 0.45, 0.5, found.b, {}, explanation=found)))
     assert "0.4500 = cosine 0.2500 + attention 0.2000" in shown
-    assert "alpha 45%, beta 30%, beta 20%" in shown
+    assert "beta 50%, alpha 45%, gamma 5%" in shown
+    assert "the shares sum to the attention score, 0.4000, times 0.50 in the score" in shown
     assert "\x1b" not in shown
 
 

@@ -46,7 +46,9 @@ def test_commands(command: dict[str, str], tmp_path: Path) -> None:
         assert done.returncode == 0, f"{line}: {done.stderr}"
         outputs[line] = done.stdout
     for text, answer in (("how warm is it?", "notes.txt:1"), ("a sleeping pet", "8")):
-        (found,) = (out for line, out in outputs.items() if text in line)
+        found = next(
+            out for line, out in outputs.items() if line.startswith(f'attendex query "{text}"')
+        )
         assert f'"rank": 1, "id": "{answer}"' in found
 
 

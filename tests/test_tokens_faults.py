@@ -6,6 +6,7 @@ import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -255,7 +256,8 @@ def test_words_are_their_own_tokens_however_they_are_padded(
 ) -> None:
     """In one batch of unlike lengths, behind a prompt of two tokens, one text past the window."""
     monkeypatch.setattr(minilm.model.tokenizer, "padding_side", side)
-    monkeypatch.setattr(minilm, "_pads_left", side == "left")
+    shape = replace(minilm.shape, pads_left=side == "left", query_prompt="search: ")
+    monkeypatch.setattr(minilm, "shape", shape)
     monkeypatch.setattr(minilm, "_budget", 1 << 16)
     monkeypatch.setitem(minilm.model.prompts, "query", "search: ")
     batch = ["a cat sat", "word " * 300, "one more"]
