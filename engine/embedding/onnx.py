@@ -38,6 +38,8 @@ class OnnxEmbedder(TokenizedEmbedder):
             options = onnxruntime.SessionOptions()
             options.intra_op_num_threads = os.cpu_count() or 1
             options.log_severity_level = 3
+            # its threads would spin after a run, while FAISS wants the cores
+            options.add_session_config_entry("session.force_spinning_stop", "1")
             self._session = onnxruntime.InferenceSession(
                 str(export.directory / MODEL), options, providers=["CPUExecutionProvider"]
             )
