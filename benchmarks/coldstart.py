@@ -1,4 +1,4 @@
-"""What one question costs from a shell: fresh processes, wall and CPU time, peak memory.
+"""What one question costs from a shell: fresh processes, wall and CPU time.
 
     python benchmarks/coldstart.py --synsets SYNSETS.TSV [--work DIR] [--passages N …]
 
@@ -43,11 +43,10 @@ print(np.argsort(-scores)[:10])
 
 
 class Cost(NamedTuple):
-    """Seconds of wall time and of CPU, and MiB of peak memory."""
+    """Seconds of wall time and of CPU."""
 
     wall: float
     cpu: float
-    memory: float
 
 
 def cost(command: Sequence[str]) -> Cost:
@@ -63,7 +62,7 @@ def cost(command: Sequence[str]) -> Cost:
     child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode:
         raise SystemExit(f"{' '.join(command)} failed")
-    return Cost(time.perf_counter() - started, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
+    return Cost(time.perf_counter() - started, used.ru_utime + used.ru_stime)
 
 
 def commands(store: Path, matrix: Path) -> dict[str, list[str]]:
@@ -97,12 +96,12 @@ def prepared(store: Path, synsets: Path, count: int) -> Path:
 @click.option("--work", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--passages", multiple=True, type=int, default=(1_000, 100_000))
 def main(synsets: Path, work: Path | None, passages: tuple[int, ...]) -> None:
-    """Print a table of seconds and MiB by command and size."""
+    """Print a table of seconds by command and size."""
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch) if work is None else work
         root.mkdir(parents=True, exist_ok=True)
         print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}\n")
-        print("| passages | command | wall | CPU | peak memory |\n|---|---|---|---|---|")
+        print("| passages | command | wall | CPU |\n|---|---|---|---|")
         for count in passages:
             store = root / f"{count}.store"
             asked = commands(store, prepared(store, synsets, count))
@@ -111,8 +110,8 @@ def main(synsets: Path, work: Path | None, passages: tuple[int, ...]) -> None:
                 for name, command in asked.items():
                     found[name].append(cost(command))
             for name, costs in found.items():
-                wall, cpu, memory = map(statistics.median, zip(*costs, strict=True))
-                print(f"| {count:,} | {name} | {wall:.2f} s | {cpu:.2f} s | {memory:.0f} MiB |")
+                wall, cpu = map(statistics.median, zip(*costs, strict=True))
+                print(f"| {count:,} | {name} | {wall:.2f} s | {cpu:.2f} s |")
 
 
 if __name__ == "__main__":

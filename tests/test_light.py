@@ -71,6 +71,12 @@ def test_light_commands_load_no_model_library(arguments: list[str], store: str) 
     assert not loaded(code, *named) & MODELS
 
 
+@pytest.mark.parametrize("arguments", [["--help"], ["query", "--help"]], ids=" ".join)
+def test_help_loads_no_database(arguments: list[str]) -> None:
+    code = "import sys, cli; cli.run(sys.argv[1:])"
+    assert not loaded(code, *arguments) & {*MODELS, "sqlalchemy", "alembic", "rich"}
+
+
 def test_searching_vectors_without_a_rerank_loads_no_torch(store: str) -> None:
     code = """
 import sys

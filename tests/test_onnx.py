@@ -166,6 +166,23 @@ def test_runtimes_answer_alike(exported: exports.Export, tmp_path: Path) -> None
     )
 
 
+def test_a_fresh_process_answers_without_torch(exported: exports.Export, tmp_path: Path) -> None:
+    with Engine.create(tmp_path / "s", offline=True) as engine:
+        engine.add(["the bank of the river", "money in the bank"])
+    code = (
+        "import sys, cli; cli.run(sys.argv[1:]);"
+        "print(sorted({'torch', 'sentence_transformers', 'transformers'} & set(sys.modules)))"
+    )
+    asked = ["query", "river", "-k", "1", "--explain", "--store", str(tmp_path / "s")]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *asked], capture_output=True, text=True, check=True
+    )
+    hit, modules = done.stdout.splitlines()
+    assert json.loads(hit)["text"] == "the bank of the river"
+    assert json.loads(hit)["legs"] == ["dense", "attention", "lexical"]
+    assert modules == "[]"
+
+
 def test_nothing_is_told_to_anybody(exported: exports.Export, tmp_path: Path) -> None:
     """onnxruntime keeps what it would report in the home directory's cache."""
     code = (

@@ -10,7 +10,6 @@ import click
 
 from engine import console, files
 from engine.settings import DEFAULT_MODEL, Runtime
-from engine.storage.store import store_exists
 
 DEFAULT_STORE = "attendex.store"
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -63,6 +62,8 @@ def model_options(command: Command) -> Command:
 
 def check_target(path: str, overwrite: bool) -> None:
     """A page may be written there: asked before the work is done."""
+    from engine.storage.store import store_exists
+
     target = Path(path).resolve()
     if target.is_dir() or not target.parent.is_dir():
         raise click.BadParameter(f"{path} cannot be written: name a file in a directory there is")
