@@ -219,10 +219,13 @@ def _fused(
     rankings = [one for one in (list(units), list(by_words.best)) if one]
     ranks = reciprocal_ranks(rankings)
     order = list(ranks)[:wanted]
-    if options.passages or not (options.rerank or by_words.best):
+    attended = options.rerank and query.words is not None
+    if options.passages:
         parts = {one: [one] for one in order}
-    else:
+    elif by_words.best or attended:
         parts = view.passage_ids(order)
+    else:
+        parts = {one: [units[one][0].id] for one in order}
     unseen = [one for one in order if one not in units]
     best: dict[int, tuple[int, float | None]]
     if snapshot is None:
