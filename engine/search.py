@@ -73,7 +73,7 @@ def run(
     Without a reranker the order is that of the first stage.
     """
     found = candidates.find(view, snapshot, queries, options, allowed, settings.metric, clock)
-    wording = Wording(view, settings, clock)
+    wording = Wording(view, settings)
     results: list[SearchResult] = []
     for query, near in zip(queries, found, strict=True):
         if reranker is None or snapshot is None:

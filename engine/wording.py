@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from engine import words
-from engine.candidates import Candidate, Clock
+from engine.candidates import Candidate
 from engine.queries import Query
 from engine.ranking.contract import Reranked, WordInput
 from engine.settings import Metric
@@ -32,9 +32,8 @@ _UNIFORM_BELOW = 100
 class Wording:
     """The words of the queries and candidates of one call, on one snapshot of the database."""
 
-    def __init__(self, view: View, settings: StoreSettings, clock: Clock) -> None:
+    def __init__(self, view: View, settings: StoreSettings) -> None:
         self._view = view
-        self._clock = clock
         state = view.state()
         self._passages = state.passages
         self._usable = settings.tokens and settings.metric is Metric.COSINE and state.worded > 0
