@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from engine.text.unicode import printable
 from engine.types import (
     AddReport,
     Explanation,
@@ -50,7 +51,7 @@ class Console:
         from rich.text import Text
 
         if titled:
-            _print(Text(f"\n{_clean(result.query or '')}", style="bold"))
+            _print(Text(f"\n{printable(result.query or '')}", style="bold"))
         if not result.hits:
             note("no document matches")
             return
@@ -62,7 +63,7 @@ class Console:
         for hit in result.hits:
             weight = "" if hit.weight is None else f"{hit.weight:.0%}"
             text = Text(_shortened(hit.text))
-            table.add_row(str(hit.rank), f"{hit.score:.4f}", weight, Text(_clean(hit.id)), text)
+            table.add_row(str(hit.rank), f"{hit.score:.4f}", weight, Text(printable(hit.id)), text)
         _print(table)
         if result.effective is not None:
             ranked = (
@@ -95,7 +96,7 @@ class Console:
         if self.as_json:
             self._line(asdict(found))
         else:
-            print(_clean("\n".join(found.reasons)))
+            print(printable("\n".join(found.reasons)))
 
     def documents(self, documents: Sequence[StoredDocument]) -> None:
         for document in documents:
@@ -207,7 +208,7 @@ class Console:
         table = _table("query", *(f"{name}, {measure}" for name in found))
         for id_ in ids:
             values = [f"{of[id_][measure]:.4f}" for of in found.values()]
-            table.add_row(Text(_clean(id_)), *values)
+            table.add_row(Text(printable(id_)), *values)
         _print(table)
 
     def report(self, report: AddReport, store: str) -> None:
@@ -258,13 +259,13 @@ class Console:
         table.add_column(style="dim", no_wrap=True)
         table.add_column(overflow="fold")
         for name, value in fields.items():
-            table.add_row(name, Text(_clean(value)))
+            table.add_row(name, Text(printable(value)))
         _print(table)
 
 
 def note(text: str) -> None:
     """A line for the person at the terminal, on standard error."""
-    print(f"attendex: {_clean(text)}", file=sys.stderr)
+    print(f"attendex: {printable(text)}", file=sys.stderr)
 
 
 def notes(report: AddReport) -> None:
@@ -386,13 +387,8 @@ def _print(renderable: Any) -> None:
 
 
 def _shortened(text: str, limit: int = 300) -> str:
-    flat = " ".join(_clean(text).split())
+    flat = " ".join(printable(text).split())
     return flat if len(flat) <= limit else flat[: limit - 1] + "…"
-
-
-def _clean(text: str) -> str:
-    """Without control characters, which could steer the terminal."""
-    return "".join(c if c.isprintable() or c in "\n\t" else "�" for c in text)
 
 
 def _bytes(count: int) -> str:

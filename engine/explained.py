@@ -6,16 +6,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from engine.text.unicode import printable
 from engine.types import Explanation, Hit
 
 _SHOWN_WORDS = 3
 _SHADES = ((0.66, "black on bright_yellow"), (0.33, "black on yellow"), (0.1, "bold yellow"))
 """From which share of the greatest heat a word is shown so."""
-
-
-def clean(text: str) -> str:
-    """Without control characters, which could steer the terminal."""
-    return "".join(c if c.isprintable() or c in "\n\t" else "�" for c in text)
 
 
 def words_table(explanation: Explanation) -> Table:
@@ -32,7 +28,9 @@ def words_table(explanation: Explanation) -> Table:
         best = sorted(drawn.items(), key=lambda item: -item[1])[:_SHOWN_WORDS]
         seen = ", ".join(f"{text} {weight:.0%}" for text, weight in best)
         numbers = (explanation.weight[n], explanation.match[n], explanation.share[n])
-        table.add_row(Text(clean(word.text)), *(f"{x:.3f}" for x in numbers), Text(clean(seen)))
+        table.add_row(
+            Text(printable(word.text)), *(f"{x:.3f}" for x in numbers), Text(printable(seen))
+        )
     return table
 
 
@@ -40,10 +38,10 @@ def hit(found: Hit) -> RenderableType:
     """A hit's text, shaded, what its score is the sum of, and its words."""
     explanation = found.explanation
     if explanation is None:
-        return Text(f"{found.rank}  {clean(found.id)}: no word vectors to explain it by", "dim")
+        return Text(f"{found.rank}  {printable(found.id)}: no word vectors to explain it by", "dim")
     sums = " + ".join(f"{name} {part:.4f}" for name, part in explanation.parts.items())
     total = f"{found.score:.4f} = {sums}" if sums else f"{found.score:.4f}"
-    title = Text(f"\n{found.rank}  {clean(found.id)}  ", style="bold")
+    title = Text(f"\n{found.rank}  {printable(found.id)}  ", style="bold")
     title.append(total, style="dim")
     score, part = explanation.attention_score, explanation.parts.get("attention")
     times = "" if part is None or not score else f", times {part / score:.2f} in the score"
@@ -57,7 +55,7 @@ def hit(found: Hit) -> RenderableType:
 
 def shaded(text: str, explanation: Explanation, offset: int = 0) -> Text:
     """A text that begins at character `offset` of the explained one, its words shaded by heat."""
-    shown = Text(clean(text))
+    shown = Text(printable(text))
     places = explanation.heat_by_place
     hottest = max(places.values(), default=0.0)
     for (first, last), heat in places.items():

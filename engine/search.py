@@ -73,12 +73,12 @@ def run(
     Without a reranker the order is that of the first stage.
     """
     found = candidates.find(view, snapshot, queries, options, allowed, settings.metric, clock)
+    answered = zip(queries, found, strict=True)
+    if reranker is None or snapshot is None:
+        return [_plain_result(query, near[: options.k], options, clock) for query, near in answered]
     wording = Wording(view, settings)
     results: list[SearchResult] = []
-    for query, near in zip(queries, found, strict=True):
-        if reranker is None or snapshot is None:
-            results.append(_plain_result(query, near[: options.k], options, clock))
-            continue
+    for query, near in answered:
         asked = _rerank_input(snapshot, query, near, options, wording, clock)
         with clock.stage("rerank"):
             (ranked,) = reranker.rerank([asked], options.k)

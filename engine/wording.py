@@ -71,11 +71,11 @@ class Wording:
         chosen = ranked.order[:count].tolist()
         weights = self._weights(query)
         shown: list[Explanation | None] = []
-        for number, at in enumerate(chosen):
+        attended = [_attended(near[at]) if at < MOST_ATTENDED else [] for at in chosen]
+        every = [id_ for ids in attended for id_ in ids]
+        packed, rows = self._view.words(every), self._view.passages(every)
+        for number, (at, ids) in enumerate(zip(chosen, attended, strict=True)):
             one = near[at]
-            ids = _attended(one) if at < MOST_ATTENDED else []
-            packed = self._view.words(ids)
-            rows = self._view.passages(ids)
             held = [id_ for id_ in ids if id_ in packed and packed[id_].size]
             found = [(rows[id_], words.unpack(packed[id_])) for id_ in held]
             if not found:

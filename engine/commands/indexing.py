@@ -196,14 +196,14 @@ def _opened_for_index(
             tokens=tokens,
         )
     opened = Engine.open(store, model=model, offline=offline, runtime=runtime, half=half)
-    own = opened.stats().metric
+    held = opened.stats()
+    own, kept = held.metric, held.tokens
     if metric is not None and metric != own:
         opened.close()
         raise InvalidInputError(
             f"the store {store} compares by {own}, which was fixed when it was made; "
             f"index into a new store for {metric}"
         )
-    kept = opened.stats().tokens
     if tokens is not None and tokens is not kept:
         opened.close()
         raise InvalidInputError(

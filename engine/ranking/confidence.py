@@ -25,11 +25,10 @@ def temperature_of(scores: Float64Array) -> float:
 
 
 def softmax(scores: Float64Array, temperature: float) -> Float64Array:
-    """exp(s_i / temperature) over their sum, (n,): they sum to 1; shifted, so nothing overflows."""
-    if len(scores) == 0:
-        return scores
-    powers = np.exp((scores - scores.max()) / temperature)
-    return np.asarray(powers / powers.sum())
+    """exp(s_i / temperature) over their sum, along the last axis: it sums to 1, where there is any
+    score; shifted, so nothing overflows."""
+    powers = np.exp((scores - scores.max(axis=-1, keepdims=True, initial=-np.inf)) / temperature)
+    return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
 
 
 def effective_number(weights: Float64Array) -> float:

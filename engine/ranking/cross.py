@@ -10,8 +10,8 @@ import numpy as np
 from sentence_transformers import CrossEncoder
 
 from engine.errors import ModelError, ModelUnavailableError
-from engine.ranking.confidence import softmax, temperature_of
 from engine.ranking.contract import Reranked, RerankInput
+from engine.ranking.rerank import ranked
 
 _PAIRS_A_BATCH = 32
 
@@ -48,14 +48,4 @@ class CrossEncoderReranker:
             scores, name = np.asarray(found, dtype=np.float64), "cross-encoder"
             if scores.shape != one.similarities.shape or not np.isfinite(scores).all():
                 raise ModelError(f"the cross-encoder {self.name} gives no single score a pair")
-        order = np.argsort(-scores, kind="stable")[:k]
-        temperature = temperature_of(scores)
-        weights = softmax(scores[order], temperature)
-        return Reranked(
-            order=order,
-            scores=scores[order],
-            weights=weights,
-            context=weights @ one.vectors[order].astype(np.float64),
-            temperature=temperature,
-            parts={name: scores[order]},
-        )
+        return ranked(one, {name: scores}, k)

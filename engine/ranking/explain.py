@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from engine.ranking.confidence import softmax
 from engine.ranking.contract import ATTENTION_TEMPERATURE
 from engine.types import Explanation, Float32Array, Float64Array, Word
 
@@ -36,7 +37,7 @@ def explain(
     explanation.
     """
     q, d = (rows.astype(np.float64) for rows in vectors)
-    attention = _attention(q, d, temperature)
+    attention = softmax(q @ d.T, temperature)
     match = (q * (attention @ d)).sum(axis=1)
     weight = np.full(len(match), 1 / max(1, len(match))) if weights is None else weights
     share = weight * match
@@ -55,10 +56,3 @@ def explain(
         weight=tuple(weight.tolist()),
         parts=dict(parts or {}),
     )
-
-
-def _attention(q: Float64Array, d: Float64Array, temperature: float) -> Float64Array:
-    """Softmax of the products of (n, d) rows with (m, d) rows; each row of (n, m) sums to 1."""
-    shared = q @ d.T / temperature
-    powers = np.exp(shared - shared.max(axis=1, keepdims=True, initial=-np.inf))
-    return np.asarray(powers / powers.sum(axis=1, keepdims=True))

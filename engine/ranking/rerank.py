@@ -11,7 +11,8 @@ and CACM; see the README's figures for other collections.)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,6 +24,26 @@ from engine.types import Float64Array
 
 MIX = 0.5
 LEXICAL_SHARE = 0.1
+
+
+def ranked(
+    one: RerankInput, parts: Mapping[str, Float64Array], k: int, temperature: float | None = None
+) -> Reranked:
+    """The best k candidates by the sum of some parts, each (n,), with their softmax weights."""
+    scores = np.zeros(len(one.similarities))
+    for part in parts.values():
+        scores += part
+    order = np.argsort(-scores, kind="stable")[:k]
+    temperature = temperature or temperature_of(scores)
+    weights = softmax(scores[order], temperature)
+    return Reranked(
+        order=order,
+        scores=scores[order],
+        weights=weights,
+        context=weights @ one.vectors[order].astype(np.float64),
+        temperature=temperature,
+        parts={name: part[order] for name, part in parts.items()},
+    )
 
 
 class AttentionReranker:
@@ -62,22 +83,8 @@ class AttentionReranker:
         return [self._rerank(one, k) for one in batch]
 
     def _rerank(self, one: RerankInput, k: int) -> Reranked:
-        parts = self._parts(one)
-        scores = np.zeros(len(one.similarities))
-        for part in parts.values():
-            scores += part
-        order = np.argsort(-scores, kind="stable")[:k]
-        temperature = self.temperature or temperature_of(scores)
-        weights = softmax(scores[order], temperature)
-        return Reranked(
-            order=order,
-            scores=scores[order],
-            weights=weights,
-            context=weights @ one.vectors[order].astype(np.float64),
-            temperature=temperature,
-            parts={name: part[order] for name, part in parts.items()},
-            attention_temperature=self.attention_temperature,
-        )
+        found = ranked(one, self._parts(one), k, self.temperature)
+        return replace(found, attention_temperature=self.attention_temperature)
 
     def _parts(self, one: RerankInput) -> dict[str, Float64Array]:
         """The named summands of the candidates' scores."""

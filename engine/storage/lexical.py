@@ -11,11 +11,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import islice
 
 import numpy as np
 import sqlalchemy as sa
 
+from engine.storage.statements import run_many
 from engine.text.terms import fold, phrase
 from engine.types import Float64Array, IdArray
 
@@ -31,6 +32,7 @@ _OPTIONS = {"hashsize": 16 << 20, "automerge": 8}
 """A statement's rows become one part of the index, unless they take more bytes than that; so many
 parts of a level are merged. The usual 1 MiB and 4 cost a sixth more time and answer no faster."""
 _ROWS = 4096
+"""Rows a statement: before each that has several FTS5 writes out what it holds."""
 
 _DROPPABLE = (
     f"CREATE TABLE IF NOT EXISTS {TABLE}_config (k PRIMARY KEY, v) WITHOUT ROWID",
@@ -107,7 +109,8 @@ def optimize(connection: sa.Connection) -> None:
 def insert(connection: sa.Connection, rows: Iterable[tuple[int, str]], table: str = TABLE) -> None:
     """Take in passages (id, text), ids ascending."""
     folded = [(key, fold(text)) for key, text in rows if text and not text.isspace()]
-    _run(connection, f"INSERT INTO {table} (rowid, text) VALUES", "(?, ?)", folded)
+    command = f"INSERT INTO {table} (rowid, text) VALUES"
+    run_many(connection, command, "(?, ?)", folded, _ROWS)
 
 
 def remove(connection: sa.Connection, document_ids: Sequence[int]) -> None:
@@ -126,7 +129,7 @@ def remove(connection: sa.Connection, document_ids: Sequence[int]) -> None:
         )
         folded = [(key, fold(text)) for key, text in rows]
         command = f"INSERT INTO {TABLE} ({TABLE}, rowid, text) VALUES"
-        _run(connection, command, "('delete', ?, ?)", folded)
+        run_many(connection, command, "('delete', ?, ?)", folded, _ROWS)
 
 
 def best(
@@ -207,16 +210,6 @@ def _differences(connection: sa.Connection) -> list[str]:
         temporary.rollback()
     found = [f"{what} ({count})" for what, count in counts.items() if count]
     return [f"its {', '.join(found)} differ from the passages"] if found else []
-
-
-def _run(
-    connection: sa.Connection, command: str, marks: str, rows: Sequence[tuple[int, str]]
-) -> None:
-    """One statement for many rows: FTS5 writes out what it holds before each that has several."""
-    for start in range(0, len(rows), _ROWS):
-        block = rows[start : start + _ROWS]
-        statement = f"{command} {', '.join([marks] * len(block))}"
-        connection.exec_driver_sql(statement, tuple(chain.from_iterable(block)))
 
 
 def _blocks(connection: sa.Connection) -> Iterator[list[tuple[int, str]]]:

@@ -165,7 +165,8 @@ class View:
     def count_wordless(self) -> int:
         """Embedded passages without word vectors."""
         own = sa.select(sa.func.count()).where(passages.c.content_hash.is_(None))
-        return self.state().passages - self._count(own) - self.state().worded
+        state = self.state()
+        return state.passages - self._count(own) - state.worded
 
     def allowed(self, where: Filter) -> IdArray:
         """Ids of the passages whose document meets the filter, ascending.

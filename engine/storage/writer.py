@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from engine.storage.schema import (
     sources,
     tombstones,
 )
+from engine.storage.statements import run_many
 from engine.storage.view import View, in_list, rows_in
 from engine.storage.where import field_name, shape
 from engine.storage.words import Amount
@@ -133,12 +133,8 @@ class Writer:
         """
         names = ", ".join(f'"{column.name}"' for column in table.columns)
         marks = f"({', '.join('?' * len(table.columns))})"
-        for start in range(0, len(rows), _ROWS_A_STATEMENT):
-            block = rows[start : start + _ROWS_A_STATEMENT]
-            statement = (
-                f"INSERT INTO {table.name} ({names}) VALUES {', '.join([marks] * len(block))}"
-            )
-            self._connection.exec_driver_sql(statement, tuple(chain.from_iterable(block)))
+        command = f"INSERT INTO {table.name} ({names}) VALUES"
+        run_many(self._connection, command, marks, rows, _ROWS_A_STATEMENT)
 
     def delete(self, row_ids: Sequence[int]) -> int:
         """Delete documents and their passages; returns how many documents went."""

@@ -36,6 +36,11 @@ def is_blank(text: str) -> bool:
     return all(c.isspace() or unicodedata.category(c) in ("Cc", "Cf") for c in text)
 
 
+def printable(text: str) -> str:
+    """Without control characters, which could steer a terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "�" for c in text)
+
+
 def fault(text: str) -> str | None:
     """Why a text cannot be stored, or None: it must have a UTF-8 form."""
     if text.isascii():
