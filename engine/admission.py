@@ -13,7 +13,7 @@ import orjson
 from engine import vectors
 from engine.errors import InvalidInputError
 from engine.settings import Metric
-from engine.storage.database import dump_json
+from engine.storage.connection import dump_json
 from engine.storage.records import NewDocument, NewPassage
 from engine.text import unicode
 from engine.types import Document, Float32Array, Incoming, Passage, Refusal, SkipReason

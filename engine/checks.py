@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from itertools import chain
 
 import numpy as np
-import sqlalchemy as sa
 
 from engine import vectors
 from engine.errors import CorruptionError
 from engine.settings import Metric
 from engine.storage import lexical, words
+from engine.storage.connection import Connection, Row
 from engine.storage.records import StoreSettings
-from engine.storage.schema import documents, passage_words, passages
 from engine.storage.view import View
 from engine.storage.words import Amount
 from engine.text import unicode
@@ -22,6 +21,15 @@ from engine.words import Packed, is_intact
 
 _ROWS_A_FETCH = 4096
 _UNIT_TOLERANCE = 1e-4
+_EMPTY = """
+    SELECT count(*) FROM documents AS d LEFT JOIN passages AS p ON p.document_id = d.id
+    WHERE p.id IS NULL
+"""
+_PASSAGES = "SELECT id, content_hash, text, vector FROM passages"
+_WORDS = """
+    SELECT w.passage_id, w.width, w.data, p.text, p.content_hash IS NULL
+    FROM passage_words AS w JOIN passages AS p ON p.id = w.passage_id
+"""
 
 
 def problems(view: View, settings: StoreSettings) -> list[str]:
@@ -36,34 +44,25 @@ def problems(view: View, settings: StoreSettings) -> list[str]:
 
 def _faults(view: View, settings: StoreSettings) -> Iterator[str]:
     connection = view.connection
-    checked = [row[0] for row in connection.exec_driver_sql("PRAGMA integrity_check")]
+    checked = connection.column("PRAGMA integrity_check")
     if checked != ["ok"]:
         yield from checked
-    orphans = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
+    orphans = connection.rows("PRAGMA foreign_key_check")
     if orphans:
         yield f"{len(orphans)} rows refer to rows that do not exist"
     state = view.state()
-    for name, table, kept in (
-        ("documents", documents, state.documents),
-        ("passages", passages, state.passages),
-    ):
-        count = connection.scalar(sa.select(sa.func.count()).select_from(table))
+    for name, kept in (("documents", state.documents), ("passages", state.passages)):
+        count = connection.value(f"SELECT count(*) FROM {name}")
         if count != kept:
             yield f"{count} {name}, and the counter says {kept}"
-    empty = connection.scalar(
-        sa.select(sa.func.count())
-        .select_from(documents.outerjoin(passages))
-        .where(passages.c.id.is_(None))
-    )
+    empty = connection.value(_EMPTY)
     if empty:
         yield f"{empty} documents have no passage"
     bad_vectors: list[int] = []
     bad_texts: list[int] = []
-    query = sa.select(passages.c.id, passages.c.content_hash, passages.c.text, passages.c.vector)
-    result = connection.execution_options(yield_per=_ROWS_A_FETCH).execute(query)
-    for rows in result.partitions():
-        bad_vectors += _bad_vectors(rows, settings)
-        bad_texts += [row.id for row in rows if row.content_hash and not _is_hash_of(row)]
+    for rows in connection.blocks(_PASSAGES, size=_ROWS_A_FETCH):
+        bad_vectors += _bad_vectors([(row[0], row[3]) for row in rows], settings)
+        bad_texts += [id_ for id_, own, text, _ in rows if own and not _is_hash_of(own, text)]
     if bad_vectors:
         yield f"the vectors of passages {_some(bad_vectors)} are damaged"
     if bad_texts:
@@ -74,29 +73,26 @@ def _faults(view: View, settings: StoreSettings) -> Iterator[str]:
 
 def _word_faults(view: View) -> Iterator[str]:
     connection, state = view.connection, view.state()
-    held = words.amount(connection, sa.true())
+    held = words.amount(connection)
     if held != (state.worded, state.word_bytes):
         said = Amount(state.worded, state.word_bytes)
         yield f"word vectors: {held}, and the counters say {said}"
     width, faulty = _fitted_width(connection)
     if faulty:
         yield "the directions of the word vectors are damaged"
-    query = sa.select(
-        passage_words, passages.c.text, passages.c.content_hash.is_(None).label("own")
-    ).join(passages)
     bad: list[int] = []
-    result = connection.execution_options(yield_per=_ROWS_A_FETCH // 16).execute(query)
-    for row in result:
-        width = row.width if width is None else width
-        packed = Packed(row.width, row.data)
-        intact = is_intact(packed, len(unicode.composed(row.text)))
-        if row.own or row.width != width or not intact:
-            bad.append(row.passage_id)
+    for id_, own_width, data, text, own in chain.from_iterable(
+        connection.blocks(_WORDS, size=_ROWS_A_FETCH // 16)
+    ):
+        width = own_width if width is None else width
+        intact = is_intact(Packed(own_width, data), len(unicode.composed(text)))
+        if own or own_width != width or not intact:
+            bad.append(id_)
     if bad:
         yield f"the word vectors of passages {_some(bad)} are damaged"
 
 
-def _fitted_width(connection: sa.Connection) -> tuple[int | None, bool]:
+def _fitted_width(connection: Connection) -> tuple[int | None, bool]:
     """What width the fitted directions give, if there are any; and whether they are damaged."""
     try:
         fitted = words.read_directions(connection)
@@ -109,20 +105,20 @@ def _fitted_width(connection: sa.Connection) -> tuple[int | None, bool]:
     return fitted.shape[1], not (off < _UNIT_TOLERANCE).all()
 
 
-def _bad_vectors(rows: Sequence[Any], settings: StoreSettings) -> list[int]:
+def _bad_vectors(rows: Sequence[Row], settings: StoreSettings) -> list[int]:
     width = 4 * settings.dimension
-    bad = [row.id for row in rows if len(row.vector) != width]
-    whole = [row for row in rows if len(row.vector) == width]
-    matrix = vectors.from_blobs([row.vector for row in whole], settings.dimension)
+    bad = [id_ for id_, blob in rows if len(blob) != width]
+    whole = [(id_, blob) for id_, blob in rows if len(blob) == width]
+    matrix = vectors.from_blobs([blob for _, blob in whole], settings.dimension)
     sound: BoolArray = np.logical_and.reduce(np.isfinite(matrix), axis=1)
     if settings.metric is Metric.COSINE:
         with np.errstate(all="ignore"):
             sound &= np.abs(vectors.row_norms(matrix) - 1) < _UNIT_TOLERANCE
-    return bad + [row.id for row, good in zip(whole, sound, strict=True) if not good]
+    return bad + [id_ for (id_, _), good in zip(whole, sound, strict=True) if not good]
 
 
-def _is_hash_of(row: Any) -> bool:
-    return bool(unicode.digest(unicode.composed(row.text).encode()) == row.content_hash)
+def _is_hash_of(content_hash: bytes, text: str) -> bool:
+    return unicode.digest(unicode.composed(text).encode()) == content_hash
 
 
 def _some(ids: list[int]) -> str:

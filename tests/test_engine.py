@@ -25,7 +25,7 @@ from engine.errors import (
     ModelUnavailableError,
 )
 from engine.settings import Metric
-from engine.storage.database import dump_json
+from engine.storage.connection import dump_json
 from engine.types import AddReport, EndOfSource, Float32Array, Incoming, Item, SkipReason
 from tests.words import WordEmbedder
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from engine.errors import FilterError
 from engine.storage import filters, schema
 from engine.storage import where as language
-from engine.storage.database import dump_json
+from engine.storage.connection import dump_json
 from engine.storage.where import And, Compare, Comparison, Contains, Filter, Member, Not, Or, Path
 
 EQ, NE, LT, LE, GT, GE = Comparison

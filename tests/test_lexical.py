@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from engine import Document, Engine
 from engine.errors import CorruptionError
-from engine.storage import lexical, schema
+from engine.storage import database, lexical
 from engine.storage.store import Store
 from engine.text import terms
 from tests.older import make_older
@@ -348,7 +348,7 @@ def test_an_old_store_is_filled(
     make_older(path, "0001")
     monkeypatch.setattr(lexical, "_ROWS", 10)
     with Engine.open(path, model=words) as opened:
-        assert opened.stats().schema == schema.HEAD
+        assert opened.stats().schema == database.HEAD
         assert opened.verify().problems == ()
     assert [asked(path, query, 100) for query in ("dog", "cafe", "東京")] == expected
     (saved,) = (path / "backups").iterdir()

@@ -31,7 +31,7 @@ from engine.errors import (
     StoreNotFoundError,
 )
 from engine.files import WriterLock
-from engine.storage import database, lexical, schema
+from engine.storage import alchemy, database, lexical, schema
 from engine.storage.store import Store, create_store
 from tests.words import WordEmbedder
 
@@ -50,7 +50,7 @@ def columns_of(db: sa.Engine) -> dict[str, Any]:
 
 
 def test_migrations_make_exactly_the_schema(engine: Engine, tmp_path: Path) -> None:
-    migrated = database.open_engine(tmp_path / "s" / "store.db")
+    migrated = alchemy.open_engine(tmp_path / "s" / "store.db")
     declared = sa.create_engine("sqlite://")
     schema.metadata.create_all(declared)
     assert columns_of(migrated) == columns_of(declared)
@@ -64,12 +64,12 @@ def test_migrations_make_exactly_the_schema(engine: Engine, tmp_path: Path) -> N
 
 def test_head_is_the_last_revision() -> None:
     config = Config()
-    config.set_main_option("script_location", str(database.migrations_directory()))
-    assert ScriptDirectory.from_config(config).get_heads() == [schema.HEAD]
+    config.set_main_option("script_location", str(alchemy.migrations_directory()))
+    assert ScriptDirectory.from_config(config).get_heads() == [database.HEAD]
 
 
 def test_pragmas(engine: Engine, tmp_path: Path) -> None:
-    db = database.open_engine(tmp_path / "s" / "store.db")
+    db = alchemy.open_engine(tmp_path / "s" / "store.db")
     with db.connect() as connection:
         values = {
             name: connection.exec_driver_sql(f"PRAGMA {name}").scalar()
@@ -85,10 +85,10 @@ def test_pragmas(engine: Engine, tmp_path: Path) -> None:
 
 
 def test_schema_changes_roll_back(engine: Engine, tmp_path: Path) -> None:
-    db = database.open_engine(tmp_path / "s" / "store.db")
+    db = alchemy.open_engine(tmp_path / "s" / "store.db")
     with (
         pytest.raises(RuntimeError, match="half way"),
-        database.writing(db, tmp_path / "s") as connection,
+        alchemy.writing(db, tmp_path / "s") as connection,
     ):
         connection.exec_driver_sql("CREATE TABLE extra (a)")
         connection.exec_driver_sql("DROP TABLE fields")
@@ -109,10 +109,11 @@ def test_a_newer_store_is_refused(engine: Engine, tmp_path: Path) -> None:
     set_version(tmp_path / "s", "9999")
     with pytest.raises(SchemaVersionError, match=r"schema 9999.*newer version; upgrade") as error:
         Engine.open(tmp_path / "s")
-    assert (error.value.found, error.value.expected) == ("9999", schema.HEAD)
+    assert (error.value.found, error.value.expected) == ("9999", database.HEAD)
 
 
-NEXT = f"{int(schema.HEAD) + 1:04d}"
+HEAD = database.HEAD
+NEXT = f"{int(HEAD) + 1:04d}"
 
 
 @pytest.fixture
@@ -122,18 +123,17 @@ def old_store(tmp_path: Path, words: WordEmbedder, monkeypatch: pytest.MonkeyPat
     with Engine.create(path, model=words) as made:
         made.add([Document("a dog", id="dog")])
     copied = tmp_path / "migrations"
-    subprocess.run(["cp", "-r", database.migrations_directory(), copied], check=True)
+    subprocess.run(["cp", "-r", alchemy.migrations_directory(), copied], check=True)
     (copied / "versions" / f"{NEXT}_more.py").write_text(
         "import sqlalchemy as sa\nfrom alembic import op\n"
-        f"revision, down_revision = '{NEXT}', '{schema.HEAD}'\n"
+        f"revision, down_revision = '{NEXT}', '{database.HEAD}'\n"
         "def upgrade():\n"
         "    op.create_table('more', sa.Column('a', sa.Integer))\n"
         "    if (__import__('pathlib').Path(__file__).parent / 'fail').exists():\n"
         "        raise RuntimeError('half way')\n"
     )
-    monkeypatch.setattr(database, "migrations_directory", lambda: copied)
-    for module in ("engine.storage.database", "engine.storage.store"):
-        monkeypatch.setattr(f"{module}.HEAD", NEXT)
+    monkeypatch.setattr(alchemy, "migrations_directory", lambda: copied)
+    monkeypatch.setattr(database, "HEAD", NEXT)
     return path
 
 
@@ -156,7 +156,7 @@ def test_an_older_store_is_backed_up_and_upgraded(old_store: Path, words: WordEm
 def test_a_reader_does_not_upgrade(old_store: Path) -> None:
     with pytest.raises(SchemaVersionError, match="open it once for writing"):
         Engine.open(old_store, read_only=True)
-    assert database.check_schema(old_store) == schema.HEAD
+    assert database.check_schema(old_store) == HEAD
 
 
 def test_a_failed_upgrade_leaves_the_old_store(old_store: Path, tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_failed_upgrade_leaves_the_old_store(old_store: Path, tmp_path: Path) 
     with pytest.raises(StorageError, match="half way; the store is as it was"):
         Store(old_store)
     assert "more" not in tables(old_store / "store.db")
-    assert database.check_schema(old_store) == schema.HEAD
+    assert database.check_schema(old_store) == HEAD
 
 
 def test_no_store(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_a_failed_creation_leaves_nothing(
     def fail(_: object) -> None:
         raise RuntimeError("no migrations")
 
-    monkeypatch.setattr(database, "_run_migrations", fail)
+    monkeypatch.setattr(alchemy, "_run_migrations", fail)
     with pytest.raises(RuntimeError, match="no migrations"):
         Engine.create(tmp_path / "s", model=words)
     assert list((tmp_path / "s").iterdir()) == []
@@ -344,7 +344,7 @@ def test_creation_never_replaces_a_store(engine: Engine, tmp_path: Path) -> None
 
 def test_a_read_only_connection_cannot_write(engine: Engine, tmp_path: Path) -> None:
     store = Store(tmp_path / "s", read_only=True)
-    with pytest.raises(StorageError, match="cannot be written"):
+    with pytest.raises(StorageError, match="read only"):
         store.rename_model("other")
     store.close()
 

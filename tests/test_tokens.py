@@ -127,7 +127,7 @@ def test_long_documents_have_words_of_each_passage(tmp_path: Path) -> None:
         engine.add([Document("red green blue pear plum sea", id="long")])
         found = check(engine).rows
         with engine._store.reading() as view:
-            parts = view.connection.exec_driver_sql("SELECT ordinal, text FROM passages").all()
+            parts = view.connection.rows("SELECT ordinal, text FROM passages")
         assert len(parts) == 2
         assert found == {("long", n): of(text) for n, text in parts}
 

@@ -1,132 +1,133 @@
-"""Opening the SQLite file: connections, transactions, creation, schema upgrades.
+"""The SQLite file: its connections, snapshots to read, its faults told in the engine's words.
 
-Transactions are explicit: `reading()` holds one snapshot, `writing()` takes the write lock at
-its first statement. Schema changes happen inside one transaction that really rolls back, which
-SQLAlchemy's own SQLite driver settings do not give: the driver's implicit transactions are
-switched off and BEGIN is emitted here.
+Transactions are explicit: the driver's implicit ones are switched off. Nothing here loads
+SQLAlchemy, which only writing needs (`engine.storage.alchemy`).
 """
 
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
 import sqlite3
-import threading
+from collections import deque
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from datetime import UTC, datetime
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
-
-import sqlalchemy as sa
-from sqlalchemy import event
-from sqlalchemy.exc import DBAPIError
+from typing import Final
 
 import engine
-from engine import files
 from engine.errors import (
     CorruptionError,
     EngineError,
     LockedError,
     SchemaVersionError,
     StorageError,
-    StoreExistsError,
     StoreNotFoundError,
 )
 from engine.storage import lexical
-from engine.storage.schema import HEAD
+from engine.storage.connection import Connection
 
 log = logging.getLogger("attendex")
 
+HEAD: Final = "0003"
+"""The schema this program reads and writes; revisions are numbered in order."""
 FILE_NAME = "store.db"
 BUSY_MILLISECONDS = 5_000
-_PAGE_BYTES = 16_384
-_WRITE = "attendex_write"
-_migrating = threading.Lock()
-"""Alembic's context is one for the whole process."""
+_KEPT_OPEN = 8
 
 
-_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-
-
-def dump_json(value: object) -> str:
-    """JSON as the store writes it: readable, strict (NaN is refused with ValueError)."""
-    return _ENCODER.encode(value)
-
-
-def open_engine(path: Path, *, read_only: bool = False) -> sa.Engine:
-    """A SQLAlchemy engine on the database file, with this module's pragmas and transactions."""
-    mode = "ro" if read_only else "rw"
-    uri = f"file:{_quote(path)}?mode={mode}"
-
-    def connect() -> sqlite3.Connection:
-        return sqlite3.connect(
-            uri,
-            uri=True,
-            isolation_level=None,
-            check_same_thread=False,
-            timeout=BUSY_MILLISECONDS / 1000,
-        )
-
-    created = sa.create_engine(
-        "sqlite://",
-        creator=connect,
-        poolclass=sa.QueuePool,
-        max_overflow=-1,
-        json_serializer=dump_json,
+def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
+    """A connection to the database file, which must be there, with this store's pragmas."""
+    made = sqlite3.connect(
+        f"file:{_quote(path)}?mode={'ro' if read_only else 'rw'}",
+        uri=True,
+        isolation_level=None,
+        check_same_thread=False,
+        timeout=BUSY_MILLISECONDS / 1000,
     )
-    event.listen(created, "connect", _set_pragmas)
-    event.listen(created, "begin", _begin)
-    return created
+    try:
+        made.execute("PRAGMA foreign_keys = ON")
+        made.execute("PRAGMA synchronous = FULL")
+        made.execute("PRAGMA mmap_size = 268435456")
+        made.execute("PRAGMA cache_size = -32768")
+    except BaseException:
+        made.close()
+        raise
+    return made
 
 
 def _quote(path: Path) -> str:
     return path.absolute().as_posix().replace("%", "%25").replace("?", "%3f").replace("#", "%23")
 
 
-def _set_pragmas(connection: Any, _record: object) -> None:
-    connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA mmap_size = 268435456")
-    connection.execute("PRAGMA cache_size = -32768")
+class Snapshots:
+    """Transactions to read in, on connections that are kept and used again. Threads may share
+    it; a forked child makes its own connections and leaves its parent's alone."""
 
+    def __init__(self, store: Path, *, read_only: bool) -> None:
+        self._store = store
+        self._read_only = read_only
+        self._idle: deque[sqlite3.Connection] = deque()
+        self._parents: list[deque[sqlite3.Connection]] = []
+        self._process = os.getpid()
+        self._closed = False
 
-def _begin(connection: sa.Connection) -> None:
-    write = connection.get_execution_options().get(_WRITE, False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A connection on one snapshot of the database; storage faults become `StorageError`s."""
+        with translated(self._store):
+            own = self._take()
+            try:
+                own.execute("BEGIN")
+                yield Connection(own)
+            finally:
+                self._give_back(own)
 
+    def close(self) -> None:
+        """Close all connections, those in use as soon as they are given back."""
+        self._closed = True
+        self._leave_parents()
+        while self._idle:
+            self._idle.pop().close()
 
-@contextmanager
-def reading(db: sa.Engine, path: Path) -> Iterator[sa.Connection]:
-    """A connection on one snapshot of the database; storage faults become `StorageError`s."""
-    with translated(path), db.connect() as connection, connection.begin():
-        yield connection
+    def _leave_parents(self) -> None:
+        if os.getpid() != self._process:
+            self._parents.append(self._idle)  # to close them here would unlock them there
+            self._idle = deque()
+            self._process = os.getpid()
 
+    def _take(self) -> sqlite3.Connection:
+        self._leave_parents()
+        with suppress(IndexError):
+            return self._idle.pop()
+        return connect(self._store / FILE_NAME, read_only=self._read_only)
 
-@contextmanager
-def writing(db: sa.Engine, path: Path) -> Iterator[sa.Connection]:
-    """A connection in one write transaction: committed at the end, rolled back on any error."""
-    with translated(path), db.connect() as plain:
-        connection = plain.execution_options(**{_WRITE: True})
-        with connection.begin():
-            yield connection
+    def _give_back(self, own: sqlite3.Connection) -> None:
+        try:
+            if own.in_transaction:
+                own.execute("ROLLBACK")
+        except sqlite3.Error:
+            own.close()
+            raise
+        if self._closed or len(self._idle) >= _KEPT_OPEN:
+            own.close()
+        else:
+            self._idle.append(own)
 
 
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
-    """Turn sqlite3's and SQLAlchemy's exceptions into the engine's."""
+    """Turn sqlite3's exceptions into the engine's."""
     try:
         yield
     except EngineError:
         raise
-    except (DBAPIError, sqlite3.Error) as error:
-        cause = error.orig if isinstance(error, DBAPIError) else error
-        raise _storage_error(path, cause) from error
+    except sqlite3.Error as error:
+        raise _storage_error(path, error) from error
 
 
-def _storage_error(path: Path, cause: BaseException | None) -> StorageError:
+def _storage_error(path: Path, cause: sqlite3.Error) -> StorageError:
     extended = getattr(cause, "sqlite_errorcode", 0)
     code = extended & 0xFF
     if extended == sqlite3.SQLITE_CORRUPT_VTAB or lexical.UNUSABLE.match(str(cause)):
@@ -149,50 +150,6 @@ def _storage_error(path: Path, cause: BaseException | None) -> StorageError:
             "What was committed is kept"
         )
     return StorageError(f"the store {path} failed: {cause}")
-
-
-@contextmanager
-def created(store: Path) -> Iterator[sa.Connection]:
-    """Make `store`'s database: yields a connection on the new schema to write the settings.
-
-    The file gets its name only when all is committed, so a store is made whole or not at all.
-    """
-    target = store / FILE_NAME
-    if store.exists() and not store.is_dir():
-        raise StorageError(f"{store} is a file, and a store is a directory")
-    if store.is_dir() and any(store.iterdir()) and not target.exists():
-        leftovers = [p for p in store.iterdir() if not p.name.startswith(f".{FILE_NAME}.")]
-        if leftovers:
-            raise StorageError(f"{store} is a directory with other files in it, and no store")
-    try:
-        store.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"cannot make the store {store}: {error.strerror}") from error
-
-    temporary = store / f".{FILE_NAME}.{os.getpid()}.{threading.get_ident()}"
-    temporary.unlink(missing_ok=True)
-    try:
-        with translated(store):
-            with closing(sqlite3.connect(temporary, isolation_level=None)) as raw:
-                raw.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
-                raw.execute("PRAGMA journal_mode = WAL")
-            db = open_engine(temporary)
-            try:
-                with writing(db, store) as connection:
-                    _run_migrations(connection)
-                    yield connection
-            finally:
-                db.dispose()
-        files.sync(temporary)
-        try:
-            files.rename_new(temporary, target)
-        except FileExistsError:
-            raise StoreExistsError(store) from None
-    except OSError as error:
-        raise StorageError(f"cannot make the store {store}: {error.strerror}") from error
-    finally:
-        for ending in ("", "-wal", "-shm", "-journal"):
-            temporary.with_name(temporary.name + ending).unlink(missing_ok=True)
 
 
 def check_schema(store: Path) -> str:
@@ -229,27 +186,6 @@ def check_schema(store: Path) -> str:
     return found
 
 
-def upgrade(store: Path, found: str) -> Path | None:
-    """Bring an older store to `HEAD`, after a backup; returns the backup's path.
-
-    One transaction: an upgrade that fails or is killed leaves the store as it was.
-    """
-    if found == HEAD:
-        return None
-    path = store / FILE_NAME
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    saved = store / "backups" / f"schema-{found}-{stamp}.db"
-    with translated(store):
-        files.publish(saved, lambda temporary: backup(path, temporary))
-        db = open_engine(path)
-        try:
-            with writing(db, store) as connection:
-                _run_migrations(connection)
-        finally:
-            db.dispose()
-    return saved
-
-
 def compact(store: Path) -> None:
     """Write the database anew without the room of deleted rows, and shorten its log.
 
@@ -282,28 +218,3 @@ def backup(database: Path, target: Path) -> None:
             if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
             raise
-
-
-def migrations_directory() -> Path:
-    """Where the migrations lie: inside the installed package, or beside it in a checkout."""
-    package = Path(engine.__file__).resolve().parent
-    inside = package / "migrations"
-    return inside if inside.is_dir() else package.parent / "migrations"
-
-
-def _run_migrations(connection: sa.Connection) -> None:
-    from alembic import command
-    from alembic.config import Config
-
-    config = Config()
-    config.set_main_option("script_location", str(migrations_directory()).replace("%", "%%"))
-    config.attributes["connection"] = connection
-    try:
-        with _migrating:
-            command.upgrade(config, "head")
-    except (EngineError, DBAPIError):
-        raise
-    except Exception as error:  # a revision may fail in any way; the transaction rolls back
-        raise StorageError(
-            f"the schema could not be brought to {HEAD}: {error}; the store is as it was"
-        ) from error

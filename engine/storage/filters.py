@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import sqlite
 
 from engine.errors import FilterError
 from engine.storage.schema import documents
@@ -29,6 +30,14 @@ from engine.storage.where import (
     Scalar,
     field_name,
 )
+
+
+def to_statement(tree: Filter) -> tuple[str, tuple[Any, ...]]:
+    """The condition on `documents` as text, and the values of its variables."""
+    made = to_sql(tree).compile(
+        dialect=sqlite.dialect(paramstyle="qmark"), compile_kwargs={"render_postcompile": True}
+    )
+    return made.string, tuple(made.params[name] for name in made.positiontup or ())
 
 
 def to_sql(tree: Filter) -> sa.ColumnElement[bool]:

@@ -8,15 +8,14 @@ in it. Rows are those of the transaction it is read in, as any table's.
 
 from __future__ import annotations
 
-import json
 import re
+import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 import numpy as np
-import sqlalchemy as sa
 
-from engine.storage.statements import run_many
+from engine.storage.connection import Connection
 from engine.text.terms import fold, phrase
 from engine.types import Float64Array, IdArray
 
@@ -51,6 +50,13 @@ _AMONG = f"""
     AND substr(?4, rowid - ?2 + 1, 1) = x'01'
 """
 _BEST_AMONG = f"{_AMONG} ORDER BY rank, rowid LIMIT ?5"
+_OF_DOCUMENTS = """
+    SELECT id FROM passages WHERE document_id IN (SELECT value FROM json_each(?)) ORDER BY id
+"""
+_HELD = f"""
+    SELECT p.id, p.text FROM passages AS p JOIN {TABLE}_docsize AS held USING (id)
+    WHERE p.id IN (SELECT value FROM json_each(?)) ORDER BY p.id
+"""
 _TWIN = "lexical_twin"
 UNUSABLE = re.compile(rf"(?:no such table|vtable constructor failed): {TABLE}(?:_\w+)?$")
 """What SQLite says where the index, or a table it is kept in, is not there."""
@@ -78,62 +84,52 @@ _COMPARED = {
 _COUNT = f"SELECT count(*) FROM (SELECT 1 FROM {TABLE} WHERE {TABLE} MATCH ? LIMIT ?)"
 
 
-def create(connection: sa.Connection) -> None:
+def create(connection: Connection) -> None:
     """Make the empty index."""
-    connection.exec_driver_sql(f"CREATE VIRTUAL TABLE {TABLE} USING {_DEFINITION}")
+    connection.execute(f"CREATE VIRTUAL TABLE {TABLE} USING {_DEFINITION}")
     for option in _OPTIONS.items():
-        connection.exec_driver_sql(f"INSERT INTO {TABLE} ({TABLE}, rank) VALUES (?, ?)", option)
+        connection.execute(f"INSERT INTO {TABLE} ({TABLE}, rank) VALUES (?, ?)", option)
 
 
-def fill(connection: sa.Connection, table: str = TABLE) -> None:
+def fill(connection: Connection, table: str = TABLE) -> None:
     """Take all passages into the empty index, some at a time."""
     for rows in _blocks(connection):
         insert(connection, rows, table)
 
 
-def rebuild(connection: sa.Connection) -> None:
+def rebuild(connection: Connection) -> None:
     """Make the index anew from the passages, whatever became of it."""
     for statement in _DROPPABLE:
-        connection.exec_driver_sql(statement)
+        connection.execute(statement)
     for name in (TABLE, *_SHADOWS):
-        connection.exec_driver_sql(f"DROP TABLE IF EXISTS {name}")
+        connection.execute(f"DROP TABLE IF EXISTS {name}")
     create(connection)
     fill(connection)
 
 
-def optimize(connection: sa.Connection) -> None:
+def optimize(connection: Connection) -> None:
     """Merge the parts of the index into one, without what was deleted."""
-    connection.exec_driver_sql(f"INSERT INTO {TABLE} ({TABLE}) VALUES ('optimize')")
+    connection.execute(f"INSERT INTO {TABLE} ({TABLE}) VALUES ('optimize')")
 
 
-def insert(connection: sa.Connection, rows: Iterable[tuple[int, str]], table: str = TABLE) -> None:
+def insert(connection: Connection, rows: Iterable[tuple[int, str]], table: str = TABLE) -> None:
     """Take in passages (id, text), ids ascending."""
     folded = [(key, fold(text)) for key, text in rows if text and not text.isspace()]
     command = f"INSERT INTO {table} (rowid, text) VALUES"
-    run_many(connection, command, "(?, ?)", folded, _ROWS)
+    connection.insert_many(command, "(?, ?)", folded, _ROWS)
 
 
-def remove(connection: sa.Connection, document_ids: Sequence[int]) -> None:
+def remove(connection: Connection, document_ids: Sequence[int]) -> None:
     """Take out the passages of documents, before their rows go."""
-    given = json.dumps(list(document_ids))
-    found = connection.exec_driver_sql(
-        "SELECT id FROM passages WHERE document_id IN (SELECT value FROM json_each(?)) ORDER BY id",
-        (given,),
-    )
-    ids = iter(found.scalars().all())
-    while block := list(islice(ids, _ROWS)):
-        rows = connection.exec_driver_sql(
-            f"SELECT p.id, p.text FROM passages AS p JOIN {TABLE}_docsize AS held USING (id) "
-            "WHERE p.id IN (SELECT value FROM json_each(?)) ORDER BY p.id",
-            (json.dumps(block),),
-        )
-        folded = [(key, fold(text)) for key, text in rows]
+    ids = iter(connection.rows_of_ids(_OF_DOCUMENTS, document_ids))
+    while block := [row[0] for row in islice(ids, _ROWS)]:
+        folded = [(key, fold(text)) for key, text in connection.rows_of_ids(_HELD, block)]
         command = f"INSERT INTO {TABLE} ({TABLE}, rowid, text) VALUES"
-        run_many(connection, command, "('delete', ?, ?)", folded, _ROWS)
+        connection.insert_many(command, "('delete', ?, ?)", folded, _ROWS)
 
 
 def best(
-    connection: sa.Connection, expression: str, k: int, allowed: IdArray | None
+    connection: Connection, expression: str, k: int, allowed: IdArray | None
 ) -> tuple[IdArray, Float64Array]:
     """The `k` best passages by BM25 (FTS5's, k1 1.2, b .75): ids and scores, higher is better.
 
@@ -141,25 +137,25 @@ def best(
     scores are computed of. `expression` is what `terms.match_expression` makes.
     """
     if allowed is None:
-        rows = connection.exec_driver_sql(_BEST, (expression, k)).all()
+        rows = connection.rows(_BEST, (expression, k))
     elif not len(allowed):
         rows = []
     else:
         given = (expression, *_marked(allowed), k)
-        rows = connection.exec_driver_sql(_BEST_AMONG, given).all()
+        rows = connection.rows(_BEST_AMONG, given)
     ids, ranks = zip(*rows, strict=True) if rows else ((), ())
     return np.array(ids, dtype=np.int64), -np.array(ranks, dtype=np.float64)
 
 
-def scores(connection: sa.Connection, expression: str, ids: IdArray) -> dict[int, float]:
+def scores(connection: Connection, expression: str, ids: IdArray) -> dict[int, float]:
     """The BM25 score, as `best` gives it, of those passages among `ids` (ascending) that have one.
 
     Unordered, so that FTS5 scores these alone.
     """
     if not len(ids):
         return {}
-    rows = connection.exec_driver_sql(_AMONG, (expression, *_marked(ids))).all()
-    return {id_: -rank for id_, rank in rows}
+    found = connection.rows(_AMONG, (expression, *_marked(ids)))
+    return {id_: -rank for id_, rank in found}
 
 
 def _marked(ids: IdArray) -> tuple[int, int, bytes]:
@@ -170,55 +166,50 @@ def _marked(ids: IdArray) -> tuple[int, int, bytes]:
     return first, last, marks.tobytes()
 
 
-def document_frequencies(connection: sa.Connection, words: Sequence[str], most: int) -> list[int]:
+def document_frequencies(connection: Connection, words: Sequence[str], most: int) -> list[int]:
     """How many passages hold each word, its parts side by side; counting ends at `most`."""
     sought = map(phrase, words)
-    return [
-        0 if one is None else int(connection.exec_driver_sql(_COUNT, (one, most)).scalar_one())
-        for one in sought
-    ]
+    return [0 if one is None else int(connection.value(_COUNT, (one, most))) for one in sought]
 
 
-def problems(connection: sa.Connection) -> list[str]:
+def problems(connection: Connection) -> list[str]:
     """How the index differs from one made afresh of the passages; writes only a temporary one.
 
     Compared are the rows' lengths, each token's passages and occurrences, and the totals.
     """
     try:
         faults = _differences(connection)
-    except sa.exc.DBAPIError as error:
-        faults = [f"it cannot be read ({error.orig})"]
+    except sqlite3.Error as error:
+        faults = [f"it cannot be read ({error})"]
     return [f"the lexical index is damaged: {fault}; {REMEDY}" for fault in faults]
 
 
-def _differences(connection: sa.Connection) -> list[str]:
+def _differences(connection: Connection) -> list[str]:
     # One that cannot be opened would spoil the transaction, once temporary tables refer to it.
-    connection.exec_driver_sql(f"SELECT 1 FROM {TABLE} LIMIT 0")
-    temporary = connection.begin_nested()
+    connection.execute(f"SELECT 1 FROM {TABLE} LIMIT 0")
+    connection.execute("SAVEPOINT twin")
     try:
-        connection.exec_driver_sql(f"CREATE VIRTUAL TABLE temp.{_TWIN} USING {_DEFINITION}")
+        connection.execute(f"CREATE VIRTUAL TABLE temp.{_TWIN} USING {_DEFINITION}")
         fill(connection, f"temp.{_TWIN}")
         for name, table in (("held", f"main, {TABLE}"), ("due", f"temp, {_TWIN}")):
-            connection.exec_driver_sql(
+            connection.execute(
                 f"CREATE VIRTUAL TABLE temp.{name}_tokens USING fts5vocab({table}, row)"
             )
-        counts = {
-            what: connection.exec_driver_sql(query).scalar_one()
-            for what, query in _COMPARED.items()
-        }
+        counts = {what: connection.value(query) for what, query in _COMPARED.items()}
     finally:
-        temporary.rollback()
+        connection.execute("ROLLBACK TO twin")
+        connection.execute("RELEASE twin")
     found = [f"{what} ({count})" for what, count in counts.items() if count]
     return [f"its {', '.join(found)} differ from the passages"] if found else []
 
 
-def _blocks(connection: sa.Connection) -> Iterator[list[tuple[int, str]]]:
+def _blocks(connection: Connection) -> Iterator[list[tuple[int, str]]]:
     """(id, text) of all passages, ids ascending, some at a time."""
     last = 0
     while True:
-        rows = connection.exec_driver_sql(
+        rows = connection.rows(
             "SELECT id, text FROM passages WHERE id > ? ORDER BY id LIMIT ?", (last, _ROWS)
-        ).all()
+        )
         if not rows:
             return
         yield [(key, text) for key, text in rows]

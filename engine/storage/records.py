@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
@@ -34,6 +34,23 @@ class StoreSettings:
     memory: int | None = None
     factory: str | None = None
     tokens: bool = True
+
+    def values(self) -> dict[str, Any]:
+        """Names and values, as a store keeps them."""
+        return asdict(self) | {"metric": self.metric.value, "kind": self.kind.value}
+
+    @classmethod
+    def from_json(cls, rows: Iterable[tuple[str, Any]]) -> StoreSettings:
+        """Names and JSON values as the database gives them back, numbers as numbers.
+
+        Raises `TypeError` or `ValueError`.
+        """
+        values: dict[str, Any] = {
+            name: json.loads(written) if isinstance(written, str) else written
+            for name, written in rows
+        }
+        made = cls(**values)
+        return replace(made, metric=Metric(made.metric), kind=IndexKind(made.kind))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,6 @@ a passage's id is its vector's id everywhere.
 
 from __future__ import annotations
 
-from typing import Final
-
 from sqlalchemy import (
     JSON,
     Boolean,
@@ -21,9 +19,6 @@ from sqlalchemy import (
     Table,
     Text,
 )
-
-HEAD: Final = "0003"
-"""The schema this program reads and writes; revisions are numbered in order."""
 
 metadata = MetaData(
     naming_convention={

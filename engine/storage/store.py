@@ -6,37 +6,33 @@ reader sees is always one generation, whole.
 
 from __future__ import annotations
 
-import os
+import threading
 import uuid
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
-
-import sqlalchemy as sa
+from typing import TYPE_CHECKING, Any
 
 from engine import files
-from engine.errors import InvalidInputError, SchemaVersionError
+from engine.errors import CorruptionError, InvalidInputError, SchemaVersionError, StorageError
 from engine.files import WriterLock
-from engine.settings import IndexKind, Metric
-from engine.storage import database, lexical
+from engine.storage import database
+from engine.storage.database import Snapshots
 from engine.storage.records import Published, StoreSettings
-from engine.storage.schema import HEAD, generation, settings, tombstones
 from engine.storage.view import View
-from engine.storage.writer import Writer, write_settings
 from engine.types import Stats
+
+if TYPE_CHECKING:
+    from engine.storage.alchemy import Transactions
+    from engine.storage.writer import Writer
 
 
 def create_store(path: Path, made: StoreSettings) -> None:
     """Make a new, empty store; raises `StorageError` where one cannot be made."""
-    values = asdict(made) | {"metric": made.metric.value, "kind": made.kind.value}
-    with database.created(path) as connection:
-        connection.execute(
-            sa.insert(settings), [{"name": n, "value": v} for n, v in values.items()]
-        )
-        counters = ("number", "last_document_id", "last_passage_id", "documents", "passages")
-        connection.execute(sa.insert(generation), {"id": 1} | dict.fromkeys(counters, 0))
+    from engine.storage import alchemy, writer
+
+    with alchemy.created(path) as connection:
+        writer.begin(connection, made.values())
 
 
 def as_path(path: object) -> Path:
@@ -65,19 +61,22 @@ class Store:
         self.read_only = read_only
         self.schema = database.check_schema(path)
         self.lock = WriterLock(path)
-        if self.schema != HEAD:
+        if self.schema != database.HEAD:
             if read_only:
                 raise SchemaVersionError(
                     f"the store {path} has the older schema {self.schema}; open it once for "
                     "writing, with any `attendex query`, to upgrade it",
                     found=self.schema,
-                    expected=HEAD,
+                    expected=database.HEAD,
                 )
+            from engine.storage import alchemy
+
             with self.lock.held():
-                database.upgrade(path, database.check_schema(path))
-            self.schema = HEAD
-        self._engine = database.open_engine(path / database.FILE_NAME, read_only=read_only)
-        self._process = os.getpid()
+                alchemy.upgrade(path, database.check_schema(path))
+            self.schema = database.HEAD
+        self._snapshots = Snapshots(path, read_only=read_only)
+        self._transactions: Transactions | None = None
+        self._setup = threading.Lock()
         try:
             self.settings = self._read_settings()
         except BaseException:
@@ -85,34 +84,39 @@ class Store:
             raise
 
     def close(self) -> None:
-        self._db.dispose()
-
-    @property
-    def _db(self) -> sa.Engine:
-        """The engine; in a forked child its connections are its own, never the parent's."""
-        if os.getpid() != self._process:
-            self._engine.dispose(close=False)
-            self._process = os.getpid()
-        return self._engine
+        self._snapshots.close()
+        if self._transactions is not None:
+            self._transactions.close()
 
     def _read_settings(self) -> StoreSettings:
-        with database.reading(self._db, self.path) as connection:
-            rows = connection.execute(sa.select(settings)).all()
-        values: dict[str, Any] = {row.name: row.value for row in rows}
-        values["metric"] = Metric(values["metric"])
-        values["kind"] = IndexKind(values["kind"])
-        return StoreSettings(**values)
+        with self._snapshots.reading() as connection:
+            rows = connection.rows("SELECT name, value FROM settings")
+        try:
+            return StoreSettings.from_json(rows)
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            raise CorruptionError(
+                f"the settings of the store {self.path} are damaged ({error}); restore "
+                f"{database.FILE_NAME} from a backup"
+            ) from error
 
     @contextmanager
     def reading(self) -> Iterator[View]:
         """One snapshot: all that is read through the view is of the same generation."""
-        with database.reading(self._db, self.path) as connection:
+        with self._snapshots.reading() as connection:
             yield View(connection, self.settings.dimension)
 
     @contextmanager
     def writing(self) -> Iterator[Writer]:
         """One transaction: all that is written through the writer commits together."""
-        with database.writing(self._db, self.path) as connection:
+        from engine.storage.alchemy import Transactions
+        from engine.storage.writer import Writer
+
+        if self.read_only:
+            raise StorageError(f"the store {self.path} was opened to be read only")
+        with self._setup:
+            if self._transactions is None:
+                self._transactions = Transactions(self.path)
+        with self._transactions.writing() as connection:
             writer = Writer(connection)
             yield writer
             writer.close()
@@ -127,19 +131,17 @@ class Store:
     def set_published(self, published: Published, wanted: StoreSettings | None = None) -> None:
         """Name the index files in use; forgets the deletions they already lack. With `wanted`,
         its kind of index, target, memory and factory are the store's from now on."""
-        with database.writing(self._db, self.path) as connection:
+        with self.writing() as writer:
             if wanted is not None:
-                values = {
-                    "kind": wanted.kind.value,
-                    "recall": wanted.recall,
-                    "memory": wanted.memory,
-                    "factory": wanted.factory,
-                }
-                write_settings(connection, values)
-            connection.execute(sa.update(generation).values(published=asdict(published)))
-            connection.execute(
-                sa.delete(tombstones).where(tombstones.c.generation <= published.generation)
-            )
+                writer.set_settings(
+                    {
+                        "kind": wanted.kind.value,
+                        "recall": wanted.recall,
+                        "memory": wanted.memory,
+                        "factory": wanted.factory,
+                    }
+                )
+            writer.set_published(published)
 
     def reload(self) -> StoreSettings:
         """The settings as they are now: another process may have changed the index wanted."""
@@ -148,14 +150,14 @@ class Store:
 
     def compact(self) -> None:
         """Give the room of deleted rows back to the disk."""
-        with database.writing(self._db, self.path) as connection:
-            lexical.optimize(connection)
+        with self.writing() as writer:
+            writer.optimize_lexical()
         database.compact(self.path)
 
     def rebuild_lexical(self) -> None:
         """Make the lexical index anew from the passages."""
-        with database.writing(self._db, self.path) as connection:
-            lexical.rebuild(connection)
+        with self.writing() as writer:
+            writer.rebuild_lexical()
 
     def rename_model(self, name: str) -> None:
         """Remember where the same model is found now."""
@@ -167,8 +169,8 @@ class Store:
             self._set({"tokens": True})
 
     def _set(self, values: dict[str, Any]) -> None:
-        with database.writing(self._db, self.path) as connection:
-            write_settings(connection, values)
+        with self.writing() as writer:
+            writer.set_settings(values)
         self.settings = self._read_settings()
 
     def stats(self) -> Stats:

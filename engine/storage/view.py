@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Collection, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
-import sqlalchemy as sa
 
 from engine import vectors
 from engine.errors import CorruptionError
-from engine.storage import database, lexical, words
-from engine.storage.filters import to_sql
+from engine.storage import lexical, words
+from engine.storage.connection import Connection, Row
 from engine.storage.records import Changes, KnownDocument, PassageRow, Published, State
-from engine.storage.schema import (
-    documents,
-    fields,
-    passage_words,
-    passages,
-    sources,
-    tombstones,
-)
 from engine.storage.where import Filter, check_fields
 from engine.types import Exported, Float32Array, Float64Array, IdArray, Passage, StoredDocument
 from engine.words import Packed
 
 _ROWS_A_FETCH = 1024
-_VALUES_A_QUERY = 16_384
 MOST_COUNTED = 1 << 18
 
 _STATE = "SELECT number, documents, passages, published, worded, word_bytes FROM generation"
+_VECTORS = "SELECT id, vector FROM passages WHERE id > ? ORDER BY id"
+_DEAD = "SELECT passage_id FROM tombstones WHERE generation > ? ORDER BY passage_id"
 _PASSAGES = """
     SELECT p.id, p.document_id, d."key", p.text, p.start, p."end", d.metadata
     FROM passages AS p JOIN documents AS d ON d.id = p.document_id
@@ -44,63 +37,71 @@ _PARTS = """
     SELECT document_id, id FROM passages
     WHERE document_id IN (SELECT value FROM json_each(?)) ORDER BY id
 """
-"""The statements of every search, written out: building them took as long as running them."""
-
-
-def in_list(column: sa.ColumnElement[Any], numbers: Sequence[int]) -> sa.ColumnElement[bool]:
-    """`column IN numbers` for any number of them: one bound JSON list, not a variable each."""
-    items = sa.func.json_each(database.dump_json(list(numbers))).table_valued("value")
-    return column.in_(sa.select(items.c.value))
-
-
-def rows_in(
-    connection: sa.Connection,
-    query: sa.Select[Any],
-    column: sa.ColumnElement[Any],
-    values: Collection[str] | Collection[bytes],
-) -> Iterator[sa.Row[Any]]:
-    """The rows of `query` whose column is among texts or bytes, some values a statement.
-
-    Bound one by one: a JSON list would end a text at its first NUL.
-    """
-    wanted = list(values)
-    for start in range(0, len(wanted), _VALUES_A_QUERY):
-        block = wanted[start : start + _VALUES_A_QUERY]
-        yield from connection.execute(query.where(column.in_(block)))
+_KNOWN = """
+    SELECT d."key", d.id, d.content_hash, d.metadata, s.uri
+    FROM documents AS d LEFT JOIN sources AS s ON s.id = d.source_id WHERE d."key"
+"""
+_EMBEDDED = "SELECT content_hash, id, vector FROM passages WHERE content_hash"
+_OF_TEXTS = "SELECT document_id FROM passages WHERE content_hash"
+_WORDLESS = """
+    SELECT p.id, p.text FROM passages AS p LEFT JOIN passage_words AS w ON w.passage_id = p.id
+    WHERE p.id > ? AND p.content_hash IS NOT NULL AND w.passage_id IS NULL ORDER BY p.id LIMIT ?
+"""
+_ALLOWED = """
+    SELECT passages.id FROM passages JOIN documents ON documents.id = passages.document_id
+    WHERE {condition} ORDER BY passages.id
+"""
+_DOCUMENTS = """
+    SELECT d."key",
+        coalesce(d.text, (SELECT text FROM passages WHERE document_id = d.id AND ordinal = 0)),
+        d.metadata, s.uri, (SELECT count(*) FROM passages WHERE document_id = d.id)
+    FROM documents AS d LEFT JOIN sources AS s ON s.id = d.source_id WHERE d."key"
+"""
+_EXPORTED = """
+    SELECT documents.id, p.id, p.vector, documents."key", documents.text, documents.metadata,
+        s.uri, p.text, p.start, p."end", p.token_count, p.truncated, p.content_hash IS NULL
+    FROM documents JOIN passages AS p ON p.document_id = documents.id
+    LEFT JOIN sources AS s ON s.id = documents.source_id
+    WHERE {condition} ORDER BY documents.id, p.ordinal
+"""
+_UNDER = "SELECT uri FROM sources WHERE uri = ? OR substr(uri, 1, ?) = ? ORDER BY uri"
+_OF_SOURCE = """
+    SELECT count(*) FROM documents AS d JOIN sources AS s ON s.id = d.source_id WHERE s.uri = ?
+"""
+_TRUNCATED_OF = """
+    SELECT count(*) FROM passages WHERE id IN (SELECT value FROM json_each(?)) AND truncated
+"""
 
 
 class View:
     """Reads on one snapshot of the database."""
 
-    def __init__(self, connection: sa.Connection, dimension: int) -> None:
+    def __init__(self, connection: Connection, dimension: int) -> None:
         self.connection = connection
         self._dimension = dimension
 
     def state(self) -> State:
-        row = self.connection.exec_driver_sql(_STATE).one()
+        row = self.connection.row(_STATE)
+        if row is None:
+            raise CorruptionError(
+                "the database is damaged: it has lost its counters; restore it from a backup"
+            )
         number, held, parts, published, worded, word_bytes = row
         found = None if published is None else Published.from_json(published)
         return State(number, held, parts, found, worded, word_bytes)
 
     def changes(self, *, after_passage: int, after_generation: int) -> Changes:
         """Passages appended after an id, and ids deleted after a generation."""
-        query = sa.select(passages.c.id, passages.c.vector).order_by(passages.c.id)
-        rows = self.connection.execute(query.where(passages.c.id > after_passage)).all()
-        dead = self.connection.scalars(
-            sa.select(tombstones.c.passage_id)
-            .where(tombstones.c.generation > after_generation)
-            .order_by(tombstones.c.passage_id)
-        ).all()
+        rows = self.connection.rows(_VECTORS, (after_passage,))
+        dead = self.connection.column(_DEAD, (after_generation,))
         return Changes(*self._ids_and_vectors(rows), np.array(dead, dtype=np.int64))
 
     def all_vectors(self) -> Iterator[tuple[IdArray, Float32Array]]:
         """Every passage's id and vector, ids ascending, in blocks."""
-        query = sa.select(passages.c.id, passages.c.vector).order_by(passages.c.id)
-        result = self.connection.execution_options(yield_per=_ROWS_A_FETCH).execute(query)
-        for rows in result.partitions():
+        for rows in self.connection.blocks(_VECTORS, (-1,), size=_ROWS_A_FETCH):
             yield self._ids_and_vectors(rows)
 
-    def _ids_and_vectors(self, rows: Sequence[Any]) -> tuple[IdArray, Float32Array]:
+    def _ids_and_vectors(self, rows: Sequence[Row]) -> tuple[IdArray, Float32Array]:
         """Rows of (id, vector) as two arrays. Raises `CorruptionError` for a wrong width."""
         ids, blobs = zip(*rows, strict=True) if rows else ((), ())
         if not {len(blob) for blob in blobs} <= {4 * self._dimension}:
@@ -113,21 +114,15 @@ class View:
 
     def known(self, keys: Collection[str]) -> dict[str, KnownDocument]:
         """The documents that exist among `keys`."""
-        d = documents.c
-        written = sa.type_coerce(d.metadata, sa.Text)
-        query = sa.select(d.key, d.id, d.content_hash, written, sources.c.uri).select_from(
-            documents.outerjoin(sources)
-        )
-        found = rows_in(self.connection, query, d.key, keys)
-        return {row[0]: KnownDocument._make(row[1:]) for row in found}
+        return {
+            row[0]: KnownDocument._make(row[1:]) for row in self.connection.rows_in(_KNOWN, keys)
+        }
 
     def embedded(
         self, hashes: Collection[bytes]
     ) -> dict[bytes, tuple[Float32Array, Packed | None]]:
         """Vectors of texts that were embedded before, and of their words, by content hash."""
-        p = passages.c
-        query = sa.select(p.content_hash, p.id, p.vector)
-        rows: list[Any] = list(rows_in(self.connection, query, p.content_hash, hashes))
+        rows = list(self.connection.rows_in(_EMBEDDED, hashes))
         ids, matrix = self._ids_and_vectors([row[1:] for row in rows])
         packed = self.words(ids.tolist())
         found: dict[bytes, tuple[Float32Array, Packed | None]] = {}
@@ -139,8 +134,7 @@ class View:
 
     def documents_of_texts(self, hashes: Collection[bytes]) -> set[int]:
         """The documents that have a passage of one of these content hashes."""
-        query = sa.select(passages.c.document_id)
-        return {row[0] for row in rows_in(self.connection, query, passages.c.content_hash, hashes)}
+        return {row[0] for row in self.connection.rows_in(_OF_TEXTS, hashes)}
 
     def words(self, ids: Sequence[int]) -> dict[int, Packed]:
         """The word vectors of passages, of those that have them, by passage id."""
@@ -152,21 +146,13 @@ class View:
 
     def wordless(self, after: int, limit: int) -> list[tuple[int, str]]:
         """Id and text of embedded passages without word vectors, the first past an id."""
-        p = passages.c
-        query = (
-            sa.select(p.id, p.text)
-            .outerjoin(passage_words)
-            .where(p.id > after, p.content_hash.is_not(None), passage_words.c.passage_id.is_(None))
-            .order_by(p.id)
-            .limit(limit)
-        )
-        return [(row.id, row.text) for row in self.connection.execute(query)]
+        return [(id_, text) for id_, text in self.connection.rows(_WORDLESS, (after, limit))]
 
     def count_wordless(self) -> int:
         """Embedded passages without word vectors."""
-        own = sa.select(sa.func.count()).where(passages.c.content_hash.is_(None))
+        own = self._count("SELECT count(*) FROM passages WHERE content_hash IS NULL")
         state = self.state()
-        return state.passages - self._count(own) - state.worded
+        return state.passages - own - state.worded
 
     def allowed(self, where: Filter) -> IdArray:
         """Ids of the passages whose document meets the filter, ascending.
@@ -176,12 +162,8 @@ class View:
         if not self.state().documents:
             return np.empty(0, np.int64)
         check_fields(where, self.field_names())
-        rows = self.connection.scalars(
-            sa.select(passages.c.id)
-            .join(documents, documents.c.id == passages.c.document_id)
-            .where(to_sql(where))
-            .order_by(passages.c.id)
-        ).all()
+        condition, values = _condition(where)
+        rows = self.connection.column(_ALLOWED.format(condition=condition), values)
         return np.array(rows, dtype=np.int64)
 
     def lexical(
@@ -199,64 +181,44 @@ class View:
         return lexical.document_frequencies(self.connection, words, MOST_COUNTED)
 
     def field_names(self) -> set[str]:
-        return set(self.connection.scalars(sa.select(fields.c.name)).all())
+        return set(self.connection.column("SELECT name FROM fields"))
 
     def passages(self, ids: Sequence[int]) -> dict[int, PassageRow]:
         """Candidate passages with their documents, by passage id."""
-        given = database.dump_json(list(ids))
-        rows = self.connection.exec_driver_sql(_PASSAGES, (given,)).cursor
-        return {row[0]: PassageRow(*row) for row in ([] if rows is None else rows.fetchall())}
+        return {row[0]: PassageRow(*row) for row in self.connection.rows_of_ids(_PASSAGES, ids)}
 
     def owners(self, ids: Sequence[int]) -> dict[int, int]:
         """The documents of passages, by passage id."""
-        given = database.dump_json(list(ids))
-        return {row[0]: row[1] for row in self.connection.exec_driver_sql(_OWNERS, (given,))}
+        return {row[0]: row[1] for row in self.connection.rows_of_ids(_OWNERS, ids)}
 
     def passage_ids(self, document_ids: Sequence[int]) -> dict[int, list[int]]:
         """The passages of documents, in order, by document."""
-        given = database.dump_json(list(document_ids))
         found: dict[int, list[int]] = {}
-        for document, id_ in self.connection.exec_driver_sql(_PARTS, (given,)):
+        for document, id_ in self.connection.rows_of_ids(_PARTS, document_ids):
             found.setdefault(document, []).append(id_)
         return found
 
     def documents(self, keys: Sequence[str]) -> dict[str, StoredDocument]:
         """Whole documents by key."""
-        d, p = documents.c, passages.c
-        first = sa.select(p.text).where(p.document_id == d.id, p.ordinal == 0).scalar_subquery()
-        count = sa.select(sa.func.count()).where(p.document_id == d.id).scalar_subquery()
-        query = sa.select(
-            d.key, sa.func.coalesce(d.text, first), d.metadata, sources.c.uri, count
-        ).select_from(documents.outerjoin(sources))
-        found = rows_in(self.connection, query, d.key, keys)
-        return {row.key: StoredDocument(*tuple(row)) for row in found}
+        return {
+            key: StoredDocument(key, text, json.loads(written), uri, count)
+            for key, text, written, uri, count in self.connection.rows_in(_DOCUMENTS, keys)
+        }
 
     def exported(self, where: Filter | None) -> Iterator[Exported]:
         """Every document, or those of a filter, with its passages; in order of insertion."""
-        d, p = documents.c, passages.c
-        query = sa.select(
-            d.id,
-            p.id,
-            p.vector,
-            d.key,
-            d.text,
-            sa.type_coerce(d.metadata, sa.Text),
-            sources.c.uri,
-            p.text,
-            *(p.start, p.end, p.token_count, p.truncated),
-            p.content_hash.is_(None),
-        ).select_from(documents.join(passages).outerjoin(sources))
+        condition, values = "true", ()
         if where is not None:
             if self.state().documents:
                 check_fields(where, self.field_names())
-            query = query.where(to_sql(where))
-        streamed = self.connection.execution_options(yield_per=_ROWS_A_FETCH)
-        result = streamed.execute(query.order_by(d.id, p.ordinal))
-        for _, group in itertools.groupby(result, key=itemgetter(0)):
+            condition, values = _condition(where)
+        statement = _EXPORTED.format(condition=condition)
+        blocks = self.connection.blocks(statement, values, size=_ROWS_A_FETCH)
+        for _, group in itertools.groupby(itertools.chain.from_iterable(blocks), key=itemgetter(0)):
             rows = list(group)
             _, matrix = self._ids_and_vectors([row[1:3] for row in rows])
             parts = tuple(
-                Passage(start, end, tokens, truncated, own, vector)
+                Passage(start, end, tokens, bool(truncated), bool(own), vector)
                 for (*_, start, end, tokens, truncated, own), vector in zip(
                     rows, matrix, strict=True
                 )
@@ -266,42 +228,41 @@ class View:
 
     def count_chunked(self) -> int:
         """Documents that were split into several passages."""
-        return self._count(sa.select(sa.func.count()).where(passages.c.ordinal == 1))
+        return self._count("SELECT count(*) FROM passages WHERE ordinal = 1")
 
     def count_truncated(self) -> int:
         """Passages of which the model saw only the beginning."""
-        return self._count(sa.select(sa.func.count()).where(passages.c.truncated))
+        return self._count("SELECT count(*) FROM passages WHERE truncated")
 
     def count_truncated_of(self, ids: Sequence[int]) -> int:
         """Passages among `ids` of which the model saw only the beginning."""
-        chosen = sa.select(sa.func.count()).where(in_list(passages.c.id, ids), passages.c.truncated)
-        return self._count(chosen)
+        return int(self.connection.rows_of_ids(_TRUNCATED_OF, ids)[0][0])
 
     def sources_under(self, root: str) -> list[str]:
         """The sources that are `root` itself or lie below it."""
         prefix = root.rstrip("/") + "/"
-        below = sa.func.substr(sources.c.uri, 1, len(prefix)) == prefix
-        query = sa.select(sources.c.uri).where(sa.or_(sources.c.uri == root, below))
-        return list(self.connection.scalars(query.order_by(sources.c.uri)).all())
+        return self.connection.column(_UNDER, (root, len(prefix), prefix))
 
     def count_documents_of(self, uri: str) -> int:
         """Documents that came from a source."""
-        joined = documents.join(sources)
-        return self._count(
-            sa.select(sa.func.count()).select_from(joined).where(sources.c.uri == uri)
-        )
+        return self._count(_OF_SOURCE, uri)
 
     def unfinished_sources(self) -> list[str]:
         """Sources that an interrupted `index` left half read."""
-        query = sa.select(sources.c.uri).where(sources.c.finished.is_(False))
-        return list(self.connection.scalars(query.order_by(sources.c.uri)).all())
+        return self.connection.column("SELECT uri FROM sources WHERE finished = 0 ORDER BY uri")
 
     def count_sources(self) -> int:
-        return self._count(sa.select(sa.func.count()).select_from(sources))
+        return self._count("SELECT count(*) FROM sources")
 
     def count_dead(self) -> int:
         """Passages that the published index holds and that were deleted since."""
-        return self._count(sa.select(sa.func.count()).select_from(tombstones))
+        return self._count("SELECT count(*) FROM tombstones")
 
-    def _count(self, query: sa.Select[Any]) -> int:
-        return self.connection.scalar(query) or 0
+    def _count(self, statement: str, *values: str) -> int:
+        return int(self.connection.value(statement, values))
+
+
+def _condition(where: Filter) -> tuple[str, tuple[Any, ...]]:
+    from engine.storage.filters import to_statement  # which loads SQLAlchemy
+
+    return to_statement(where)

@@ -6,17 +6,15 @@ all rows kept so far at full width are projected, so a reader never meets two wi
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
-import sqlalchemy as sa
 
 from engine import words
 from engine.errors import CorruptionError
-from engine.storage.schema import directions, passage_words
+from engine.storage.connection import Connection
 from engine.types import Float32Array
 from engine.words import Packed
 
@@ -24,6 +22,16 @@ _ROWS_A_FETCH = 256
 _BY_IDS = """
     SELECT passage_id, width, data FROM passage_words
     WHERE passage_id IN (SELECT value FROM json_each(?))
+"""
+_AFTER = """
+    SELECT passage_id, width, data FROM passage_words
+    WHERE passage_id > ? ORDER BY passage_id LIMIT ?
+"""
+_AMOUNT = "SELECT count(*), coalesce(sum(length(data)), 0) FROM passage_words"
+_OF_DOCUMENTS = """
+    WHERE passage_id IN (
+        SELECT id FROM passages WHERE document_id IN (SELECT value FROM json_each(?))
+    )
 """
 _INSERT = "INSERT OR REPLACE INTO passage_words (passage_id, width, data) VALUES (?, ?, ?)"
 
@@ -35,9 +43,9 @@ class Amount(NamedTuple):
     bytes: int
 
 
-def read_directions(connection: sa.Connection) -> Float32Array | None:
+def read_directions(connection: Connection) -> Float32Array | None:
     """The fitted directions (D, width); None as long as there are none."""
-    row = connection.exec_driver_sql("SELECT width, matrix FROM directions").first()
+    row = connection.row("SELECT width, matrix FROM directions")
     if row is None:
         return None
     width, matrix = row
@@ -49,15 +57,14 @@ def read_directions(connection: sa.Connection) -> Float32Array | None:
     return np.frombuffer(matrix, "<f4").reshape(-1, width)
 
 
-def read(connection: sa.Connection, ids: Sequence[int]) -> dict[int, Packed]:
+def read(connection: Connection, ids: Sequence[int]) -> dict[int, Packed]:
     """The word vectors of passages by id, of those that have them; all of one width."""
     if not ids:
         return {}
-    rows = connection.exec_driver_sql(_BY_IDS, (json.dumps(list(ids)),)).all()
+    rows = connection.rows_of_ids(_BY_IDS, ids)
     found = {id_: Packed(width, data) for id_, width, data in rows}
-    damaged = [
-        id_ for id_, packed in found.items() if not packed.is_sound or packed.width != rows[0].width
-    ]
+    width = rows[0][1] if rows else 0
+    damaged = [id_ for id_, one in found.items() if not one.is_sound or one.width != width]
     if damaged:
         raise CorruptionError(
             f"the database is damaged: the word vectors of passages {damaged[:5]} have a wrong "
@@ -66,7 +73,7 @@ def read(connection: sa.Connection, ids: Sequence[int]) -> dict[int, Packed]:
     return found
 
 
-def insert(connection: sa.Connection, rows: Sequence[tuple[int, Packed]]) -> Amount:
+def insert(connection: Connection, rows: Sequence[tuple[int, Packed]]) -> Amount:
     """Keep the word vectors of new passages, projected where directions are fitted.
 
     Raises `ModelError` where they are not as wide as those that are kept.
@@ -79,18 +86,20 @@ def insert(connection: sa.Connection, rows: Sequence[tuple[int, Packed]]) -> Amo
         for width in {one.width for _, one in rows}:
             words.check_width(width, held)
     packed = [(id_, one if fitted is None else words.repack(one, fitted)) for id_, one in rows]
-    connection.exec_driver_sql(_INSERT, [(id_, one.width, one.data) for id_, one in packed])
+    connection.execute_many(_INSERT, [(id_, one.width, one.data) for id_, one in packed])
     return Amount(len(packed), sum(len(one.data) for _, one in packed))
 
 
-def amount(connection: sa.Connection, chosen: sa.ColumnElement[bool]) -> Amount:
-    """How much of word vectors some passages have."""
-    length = sa.func.coalesce(sa.func.sum(sa.func.length(passage_words.c.data)), 0)
-    row = connection.execute(sa.select(sa.func.count(), length).where(chosen)).one()
-    return Amount(*row)
+def amount(connection: Connection, document_ids: Sequence[int] | None = None) -> Amount:
+    """How much of word vectors there is, or the passages of some documents have."""
+    if document_ids is None:
+        rows = connection.rows(_AMOUNT)
+    else:
+        rows = connection.rows_of_ids(f"{_AMOUNT} {_OF_DOCUMENTS}", document_ids)
+    return Amount(*rows[0])
 
 
-def fit_if_due(connection: sa.Connection, held: Amount) -> Amount:
+def fit_if_due(connection: Connection, held: Amount) -> Amount:
     """Fit the directions where there are none and now words enough; returns what is held then."""
     width = _width(connection) or 0
     if width <= words.WIDTH or words.words_in(held.bytes, width) < words.FIT_AT:
@@ -103,40 +112,30 @@ def fit_if_due(connection: sa.Connection, held: Amount) -> Amount:
         sample.append(words.unpack(packed).vectors)
         total += packed.size
     matrix = words.fit(np.concatenate(sample)[: words.FIT_ON])
+    fitted = (1, min(total, words.FIT_ON), matrix.shape[1], matrix.astype("<f4").tobytes())
     connection.execute(
-        sa.insert(directions),
-        {
-            "id": 1,
-            "words": min(total, words.FIT_ON),
-            "width": matrix.shape[1],
-            "matrix": matrix.astype("<f4").tobytes(),
-        },
+        "INSERT INTO directions (id, words, width, matrix) VALUES (?, ?, ?, ?)", fitted
     )
     small = 0
     for block in _blocks(connection):
         projected = [(id_, words.repack(packed, matrix)) for id_, packed in block]
-        connection.exec_driver_sql(_INSERT, [(id_, one.width, one.data) for id_, one in projected])
+        connection.execute_many(_INSERT, [(id_, one.width, one.data) for id_, one in projected])
         small += sum(len(one.data) for _, one in projected)
     return Amount(held.passages, small)
 
 
-def _width(connection: sa.Connection) -> int | None:
+def _width(connection: Connection) -> int | None:
     """The width of the rows that are kept; None where there is none."""
-    return connection.scalar(sa.select(passage_words.c.width).limit(1))
+    width: int | None = connection.value("SELECT width FROM passage_words LIMIT 1")
+    return width
 
 
-def _blocks(connection: sa.Connection) -> Iterator[list[tuple[int, Packed]]]:
+def _blocks(connection: Connection) -> Iterator[list[tuple[int, Packed]]]:
     """Word vectors by id, block by block, each read anew: its rows may be written meanwhile."""
     last = -1
     while True:
-        query = (
-            sa.select(passage_words)
-            .where(passage_words.c.passage_id > last)
-            .order_by(passage_words.c.passage_id)
-            .limit(_ROWS_A_FETCH)
-        )
-        rows = connection.execute(query).all()
+        rows = connection.rows(_AFTER, (last, _ROWS_A_FETCH))
         if not rows:
             return
-        last = rows[-1].passage_id
-        yield [(row.passage_id, Packed(row.width, row.data)) for row in rows]
+        last = rows[-1][0]
+        yield [(id_, Packed(width, data)) for id_, width, data in rows]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
 
-from engine.storage import lexical, words
-from engine.storage.records import NewDocument
+from engine.storage import alchemy, lexical, words
+from engine.storage.connection import dump_json
+from engine.storage.records import NewDocument, Published
 from engine.storage.schema import (
     directions,
     documents,
@@ -21,15 +23,22 @@ from engine.storage.schema import (
     sources,
     tombstones,
 )
-from engine.storage.statements import run_many
-from engine.storage.view import View, in_list, rows_in
+from engine.storage.view import View
 from engine.storage.where import field_name, shape
 from engine.storage.words import Amount
 from engine.types import IdArray
 from engine.words import Packed
 
 _ROWS_A_STATEMENT = 2048
+_KNOWN_FIELDS = "SELECT name FROM fields WHERE name"
 _TEXT = passages.columns.keys().index("text")
+
+
+def begin(connection: sa.Connection, made: Mapping[str, Any]) -> None:
+    """Write a new store's settings and counters."""
+    connection.execute(sa.insert(settings), _named(made))
+    counters = ("number", "last_document_id", "last_passage_id", "documents", "passages")
+    connection.execute(sa.insert(generation), {"id": 1} | dict.fromkeys(counters, 0))
 
 
 class Writer:
@@ -37,6 +46,7 @@ class Writer:
 
     def __init__(self, connection: sa.Connection) -> None:
         self._connection = connection
+        self._plain = alchemy.plain(connection)
         row = connection.execute(sa.select(generation)).one()
         self._number: int = row.number + 1
         self._last_document: int = row.last_document_id
@@ -58,7 +68,7 @@ class Writer:
         A document's source is pending until `finish_source`; with `is_finished`, that says so
         of sources met for the first time, and the others are left as they are.
         """
-        found = View(self._connection, 0).known([document.key for document in batch])
+        found = View(self._plain, 0).known([document.key for document in batch])
         known = {key: old.row_id for key, old in found.items()}
         self._bury([known[d.key] for d in batch if d.key in known and d.passages])
         inserts: list[tuple[Any, ...]] = []
@@ -99,7 +109,7 @@ class Writer:
         for rows in filter(None, (updates, labels)):
             self._connection.execute(_update_of(rows[0]), rows)
         self._insert(passages, new_passages)
-        lexical.insert(self._connection, [(row[0], row[_TEXT]) for row in new_passages])
+        lexical.insert(self._plain, [(row[0], row[_TEXT]) for row in new_passages])
         self.add_words(new_words)
         self._documents += len(inserts)
         self._passages += len(new_passages)
@@ -109,9 +119,9 @@ class Writer:
 
     def add_words(self, rows: Sequence[tuple[int, Packed]]) -> None:
         """Keep the word vectors of passages that have none yet, by passage id."""
-        added = words.insert(self._connection, rows)
+        added = words.insert(self._plain, rows)
         held = Amount(self._words.passages + added.passages, self._words.bytes + added.bytes)
-        self._words = words.fit_if_due(self._connection, held) if rows else held
+        self._words = words.fit_if_due(self._plain, held) if rows else held
         self._changed |= bool(rows)
 
     def drop_words(self) -> int:
@@ -121,7 +131,7 @@ class Writer:
         for table in (passage_words, directions):
             self._connection.execute(sa.delete(table))
         self._words = Amount(0, 0)
-        write_settings(self._connection, {"tokens": False})
+        self.set_settings({"tokens": False})
         self._changed = True
         return gone
 
@@ -134,7 +144,7 @@ class Writer:
         names = ", ".join(f'"{column.name}"' for column in table.columns)
         marks = f"({', '.join('?' * len(table.columns))})"
         command = f"INSERT INTO {table.name} ({names}) VALUES"
-        run_many(self._connection, command, marks, rows, _ROWS_A_STATEMENT)
+        self._plain.insert_many(command, marks, rows, _ROWS_A_STATEMENT)
 
     def delete(self, row_ids: Sequence[int]) -> int:
         """Delete documents and their passages; returns how many documents went."""
@@ -167,6 +177,26 @@ class Writer:
         self._sources.pop(uri, None)
         return gone
 
+    def set_settings(self, values: Mapping[str, Any]) -> None:
+        """Set some of the store's settings, whether they were set before or not."""
+        self._connection.execute(sa.delete(settings).where(settings.c.name.in_(values)))
+        self._connection.execute(sa.insert(settings), _named(values))
+
+    def set_published(self, published: Published) -> None:
+        """Name the index files in use; forgets the deletions they already lack."""
+        self._connection.execute(sa.update(generation).values(published=asdict(published)))
+        self._connection.execute(
+            sa.delete(tombstones).where(tombstones.c.generation <= published.generation)
+        )
+
+    def optimize_lexical(self) -> None:
+        """Leave out of the lexical index what was deleted."""
+        lexical.optimize(self._plain)
+
+    def rebuild_lexical(self) -> None:
+        """Make the lexical index anew from the passages."""
+        lexical.rebuild(self._plain)
+
     def close(self) -> None:
         """Write the counters of the new generation, if there is one."""
         if self._changed:
@@ -176,7 +206,7 @@ class Writer:
         """Delete the passages of documents, keeping their ids as tombstones for the index."""
         if not document_ids:
             return
-        lexical.remove(self._connection, document_ids)
+        lexical.remove(self._plain, document_ids)
         chosen = in_list(passages.c.document_id, document_ids)
         self._connection.execute(
             sa.insert(tombstones).from_select(
@@ -184,8 +214,7 @@ class Writer:
                 sa.select(passages.c.id, sa.literal(self._number)).where(chosen),
             )
         )
-        of_them = passage_words.c.passage_id.in_(sa.select(passages.c.id).where(chosen))
-        lost = words.amount(self._connection, of_them)
+        lost = words.amount(self._plain, document_ids)
         self._words = Amount(self._words.passages - lost.passages, self._words.bytes - lost.bytes)
         self._passages -= self._connection.execute(sa.delete(passages).where(chosen)).rowcount
 
@@ -213,8 +242,7 @@ class Writer:
         seen = {field_name(path) for names in shapes for path in names} - self._fields
         if not seen:
             return
-        query = sa.select(fields.c.name)
-        known = {row.name for row in rows_in(self._connection, query, fields.c.name, seen)}
+        known = {row[0] for row in self._plain.rows_in(_KNOWN_FIELDS, seen)}
         if seen - known:
             self._connection.execute(
                 sa.insert(fields), [{"name": name} for name in sorted(seen - known)]
@@ -235,11 +263,14 @@ class Writer:
         )
 
 
-def write_settings(connection: sa.Connection, values: Mapping[str, Any]) -> None:
-    """Set some of the store's settings, whether they were set before or not."""
-    connection.execute(sa.delete(settings).where(settings.c.name.in_(values)))
-    rows = [{"name": name, "value": value} for name, value in values.items()]
-    connection.execute(sa.insert(settings), rows)
+def _named(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [{"name": name, "value": value} for name, value in values.items()]
+
+
+def in_list(column: sa.ColumnElement[Any], numbers: Sequence[int]) -> sa.ColumnElement[bool]:
+    """`column IN numbers` for any number of them: one bound JSON list, not a variable each."""
+    items = sa.func.json_each(dump_json(list(numbers))).table_valued("value")
+    return column.in_(sa.select(items.c.value))
 
 
 def _update_of(row: dict[str, Any]) -> sa.Update:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import op
 
-from engine.storage import lexical
+from engine.storage import alchemy, lexical
 
 revision = "0002"
 down_revision: str | None = "0001"
@@ -13,5 +13,6 @@ depends_on: str | None = None
 
 
 def upgrade() -> None:
-    lexical.create(op.get_bind())
-    lexical.fill(op.get_bind())
+    connection = alchemy.plain(op.get_bind())
+    lexical.create(connection)
+    lexical.fill(connection)
