@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from engine import queries
-from engine.embedding.base import Embedder
 from engine.errors import DocumentNotFoundError, InvalidInputError
 from engine.index.snapshot import Snapshot
+from engine.lookup import TextVectors
 from engine.queries import Query
 from engine.storage.records import StoreSettings
 from engine.storage.view import View
@@ -67,12 +67,12 @@ def parse(expression: str) -> Combination:
 
 
 def embedded(
-    combination: Combination, embedder: Embedder, settings: StoreSettings
+    combination: Combination, vectors_of: TextVectors, settings: StoreSettings
 ) -> dict[str, Float64Array]:
     """The unit vector of each text of a combination. Raises `InvalidInputError`, `ModelError`."""
     texts = list(dict.fromkeys([*combination.plus, *combination.minus, *combination.unlike]))
     found: dict[str, Float64Array] = {}
-    asked = queries.text_queries(texts, lambda: embedder, settings)
+    asked = queries.text_queries(texts, vectors_of, settings)
     for text, one in zip(texts, asked, strict=True):
         if not isinstance(one, Query):
             raise InvalidInputError(one.fault)

@@ -70,6 +70,11 @@ class ModelSource:
             return self._model
         return self._find(self._model)[0].name
 
+    @property
+    def is_loaded(self) -> bool:
+        """The model is there already."""
+        return self._loaded is not None
+
     def load(self) -> Embedder:
         """The model, ready to embed. Raises `ModelError`s."""
         with self._lock:

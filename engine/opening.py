@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.embedding.base import Embedder, gives_words
+from engine.embedding.base import Embedder, gives_words, is_symmetric
 from engine.errors import InvalidInputError, StoreExistsError
 from engine.models import ModelSource
 from engine.settings import IndexSpec, Metric, Runtime
@@ -47,6 +47,7 @@ def create(
             factory=spec.factory,
             store_id=new_store_id(),
             tokens=_keeps_words(embedder, spec) if tokens is None else bool(tokens),
+            symmetric=is_symmetric(embedder),
         )
         try:
             create_store(where, made)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from engine import senses, vectors
-from engine.embedding.base import Embedder, gives_words
-from engine.embedding.words import with_words
+from engine.embedding.remembered import Embedded
 from engine.errors import InvalidInputError
+from engine.lookup import TextVectors
 from engine.storage.records import StoreSettings
 from engine.text import unicode
 from engine.text.stopwords import content
@@ -60,21 +60,21 @@ def text_fault(text: object) -> str | None:
 
 def text_queries(
     texts: Sequence[object],
-    embedder: Callable[[], Embedder] | None,
+    vectors_of: TextVectors | None,
     settings: StoreSettings,
     context: str | None = None,
 ) -> Asked:
     """A query of each text, in a context if one is given; those that can be are embedded together,
-    or not at all without an embedder. Raises `ModelError`, `InvalidInputError` for a context that
+    or not at all without `vectors_of`. Raises `ModelError`, `InvalidInputError` for a context that
     cannot be embedded."""
     if context is not None and (fault := text_fault(context)):
         raise InvalidInputError(fault.replace("query", "context"))
     faults = {n: fault for n, text in enumerate(texts) if (fault := text_fault(text))}
     usable = [text for n, text in enumerate(texts) if n not in faults and isinstance(text, str)]
-    if embedder is None:
+    if vectors_of is None:
         prepared: Asked = [Query(np.empty(0, np.float32), text) for text in usable]
     else:
-        prepared = _embed(embedder(), usable, settings, context) if usable else []
+        prepared = _embed(vectors_of, usable, settings, context) if usable else []
     embedded = iter(prepared)
     return [
         Unanswerable(text if isinstance(text, str) else None, faults[n])
@@ -96,23 +96,19 @@ def vector_queries(matrix: object, settings: StoreSettings) -> Asked:
 
 
 def _embed(
-    embedder: Embedder, texts: Sequence[str], settings: StoreSettings, context: str | None
+    vectors_of: TextVectors, texts: Sequence[str], settings: StoreSettings, context: str | None
 ) -> Asked:
     plain = [unicode.composed(text) for text in texts]
-    raw, words = _vectors(embedder, plain, settings, context)
-    matrix = vectors.from_model(raw, len(plain), settings.dimension, embedder.name)
+    found = vectors_of.of(plain, context)
+    matrix = np.stack([one.vector for one in found])
     unusable = vectors.prepare_usable(matrix, settings.metric)
-    limit = embedder.max_tokens
-    seen = plain if context is None else [f"{text}: {context}" for text in plain]
-    counts = [0] * len(plain) if limit is None else embedder.count_tokens(seen)
     queries: Asked = []
-    for n, (text, count, own) in enumerate(zip(texts, counts, words, strict=True)):
+    for n, (text, one) in enumerate(zip(texts, found, strict=True)):
         if n in unusable:
             fault = f"the query cannot be compared: its vector {unusable[n]}"
             queries.append(Unanswerable(text, fault))
             continue
-        note = f"the query has {count} tokens and the model reads {limit}: the rest was left out"
-        notes = (note,) if limit is not None and count > limit else ()
+        own, notes = one.words, _left_out(one)
         if context is not None and senses.occurrence(plain[n], unicode.composed(context)) is None:
             notes = (*notes, "the context does not hold the text: it is read before it")
         kept = content(plain[n], own) if own is not None and len(own.spans) else None
@@ -120,19 +116,12 @@ def _embed(
     return queries
 
 
-def _vectors(
-    embedder: Embedder, plain: Sequence[str], settings: StoreSettings, context: str | None
-) -> tuple[object, Sequence[Words | None]]:
-    """The vectors (n, d) of composed texts and the words of each, where they are wanted."""
-    if context is not None:
-        around = unicode.composed(context)
-        found = [senses.embed(embedder, text, around) for text in plain]
-        own = [words if settings.tokens else None for _, words in found]
-        return np.concatenate([vector for vector, _ in found]), own
-    able = gives_words(embedder) if settings.tokens else None
-    if able is None:
-        return embedder.embed_queries(plain), [None] * len(plain)
-    return with_words(embedder, able, plain, query=True)
+def _left_out(one: Embedded) -> tuple[str, ...]:
+    if one.limit is None or one.tokens <= one.limit:
+        return ()
+    return (
+        f"the query has {one.tokens} tokens and the model reads {one.limit}: the rest was left out",
+    )
 
 
 def answers(

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from engine.candidates import Clock, Options
     from engine.evaluation import Evaluation, Stage
     from engine.index.snapshot import Snapshot
+    from engine.lookup import TextVectors
     from engine.queries import Query
     from engine.ranking.contract import Reranker
     from engine.storage.view import View
@@ -117,10 +118,10 @@ class Searching(Session):
             raise InvalidInputError("a lexical search has no use for a context")
         condition = as_filter(where)
         self._check_open()
-        load = self._models.load if options.needs_vector else None
+        texts = self._text_vectors() if options.needs_vector else None
         clock = Clock()
         with clock.stage("embed"):
-            asked = preparing.text_queries(list(queries), load, self._store.settings, context)
+            asked = preparing.text_queries(list(queries), texts, self._store.settings, context)
         return preparing.answers(asked, lambda some: self._answer(some, options, condition, clock))
 
     def search_vectors(
@@ -191,7 +192,7 @@ class Searching(Session):
         with clock.stage("embed"):
             needs_model = combination.plus or combination.minus or combination.unlike
             texts = (
-                combining.embedded(combination, self._models.load(), settings)
+                combining.embedded(combination, self._text_vectors(), settings)
                 if needs_model
                 else {}
             )
@@ -242,7 +243,7 @@ class Searching(Session):
         (key,) = text_list([id], "id")
         condition = as_filter(where)
         self._check_open()
-        (asked,) = preparing.text_queries([query], self._models.load, self._store.settings)
+        (asked,) = preparing.text_queries([query], self._text_vectors(), self._store.settings)
         if isinstance(asked, preparing.Unanswerable):
             raise InvalidInputError(asked.fault)
         reranker = self._reranking()
@@ -325,6 +326,11 @@ class Searching(Session):
                 answer = work(view, snapshot, allowed)
             keeper.repair()
             return answer
+
+    def _text_vectors(self) -> TextVectors:
+        from engine.lookup import TextVectors
+
+        return TextVectors(self._store, self._models)
 
     def _reranking(self) -> Reranker:
         if self._reranker is None:

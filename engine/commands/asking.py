@@ -95,7 +95,6 @@ def query(
     Filters: = != < <= > >=, in (…), contains, is null, not, and, or, parentheses;
     nested fields are dotted, odd names stand in `backquotes`, texts in 'quotes'.
     """
-    from engine.combining import Combination, parse
     from engine.core import Engine
 
     out = console.Console(as_json)
@@ -119,6 +118,8 @@ def query(
         reranker=_reranker(cross_encoder, offline),
     ) as engine:
         if combined or text is None:
+            from engine.combining import Combination, parse
+
             sought = parse(text or "") if arithmetic else Combination(plus=(text,) if text else ())
             results = [
                 engine.combine(

@@ -65,6 +65,12 @@ class WordEmbedder(Protocol):
         """
 
 
+def is_symmetric(embedder: Embedder) -> bool:
+    """The embedder says, by an attribute `symmetric`, that it makes the same vector and words of
+    a text whether it is a query or a document."""
+    return getattr(embedder, "symmetric", False) is True
+
+
 def gives_words(embedder: Embedder) -> WordEmbedder | None:
     """The embedder as one that gives word vectors; None where it does not."""
     if not isinstance(embedder, WordEmbedder):

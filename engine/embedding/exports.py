@@ -70,11 +70,16 @@ def is_makeable() -> bool:
     return is_runnable() and find_spec("onnx") is not None
 
 
-def home(fingerprint: str) -> Path:
-    """The directory of a model's export: under ATTENDEX_CACHE, XDG_CACHE_HOME or ~/.cache."""
+def cache() -> Path:
+    """What can be made again: ATTENDEX_CACHE, or under XDG_CACHE_HOME or ~/.cache."""
     own = os.environ.get("ATTENDEX_CACHE")
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return (Path(own) if own else Path(base, "attendex")) / "onnx" / fingerprint
+    return Path(own) if own else Path(base, "attendex")
+
+
+def home(fingerprint: str) -> Path:
+    """The directory of a model's export."""
+    return cache() / "onnx" / fingerprint
 
 
 def can_keep() -> bool:

@@ -42,6 +42,7 @@ class PlainEmbedder:
         self.fingerprint = fingerprint
         self.max_tokens = max_tokens
         self._encode = encode
+        self.symmetric = encode_query is None
         self._encode_query = encode if encode_query is None else encode_query
 
     def embed_documents(self, texts: Sequence[str]) -> Float32Array:

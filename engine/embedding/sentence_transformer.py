@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Router
 from tokenizers import Tokenizer
 from transformers.utils import logging as transformers_logging
 
@@ -47,6 +48,7 @@ class SentenceTransformerEmbedder(TokenizedEmbedder):
         budget = TOKENS_A_BATCH_GPU if on_gpu else TOKENS_A_BATCH
         shape = _shape(self.model, tokenizer)
         super().__init__(located.name, fingerprint, tokenizer, shape, budget)
+        self.symmetric &= not any(isinstance(module, Router) for module in self.model)
 
     @property
     def runtime(self) -> str:

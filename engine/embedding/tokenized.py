@@ -56,6 +56,7 @@ class TokenizedEmbedder(ABC):
         self.shape = shape
         self.dimension = shape.dimension
         self.max_tokens = shape.max_tokens
+        self.symmetric = shape.query_prompt == shape.document_prompt
         self._budget = budget
         self._lock = threading.Lock()
 

@@ -20,7 +20,8 @@ class StoreSettings:
     `custom` says that the model is the program's own embedder, which no name finds. `kind`,
     `recall`, `memory` (bytes, for an approximate index) and `factory` (FAISS's string, for that
     kind) are what `tune` was last told.
-    `tokens` says whether the vectors of a text's words are kept.
+    `tokens` says whether the vectors of a text's words are kept, `symmetric` that the model makes
+    the same vector of a text whether it is a query or a document.
     """
 
     model: str
@@ -34,6 +35,7 @@ class StoreSettings:
     memory: int | None = None
     factory: str | None = None
     tokens: bool = True
+    symmetric: bool = False
 
     def values(self) -> dict[str, Any]:
         """Names and values, as a store keeps them."""

@@ -41,7 +41,7 @@ _KNOWN = """
     SELECT d."key", d.id, d.content_hash, d.metadata, s.uri
     FROM documents AS d LEFT JOIN sources AS s ON s.id = d.source_id WHERE d."key"
 """
-_EMBEDDED = "SELECT content_hash, id, vector FROM passages WHERE content_hash"
+_EMBEDDED = "SELECT content_hash, id, vector FROM passages WHERE"
 _OF_TEXTS = "SELECT document_id FROM passages WHERE content_hash"
 _WORDLESS = """
     SELECT p.id, p.text FROM passages AS p LEFT JOIN passage_words AS w ON w.passage_id = p.id
@@ -119,10 +119,12 @@ class View:
         }
 
     def embedded(
-        self, hashes: Collection[bytes]
+        self, hashes: Collection[bytes], *, whole: bool = False
     ) -> dict[bytes, tuple[Float32Array, Packed | None]]:
-        """Vectors of texts that were embedded before, and of their words, by content hash."""
-        rows = list(self.connection.rows_in(_EMBEDDED, hashes))
+        """Vectors of texts that were embedded before, and of their words, by content hash; only of
+        those the model saw whole, if wanted."""
+        statement = f"{_EMBEDDED} NOT truncated AND" if whole else _EMBEDDED
+        rows = list(self.connection.rows_in(f"{statement} content_hash", hashes))
         ids, matrix = self._ids_and_vectors([row[1:] for row in rows])
         packed = self.words(ids.tolist())
         found: dict[bytes, tuple[Float32Array, Packed | None]] = {}
