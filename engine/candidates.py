@@ -21,6 +21,7 @@ from engine.settings import DEFAULT_K, Metric, Mode
 from engine.storage.records import PassageRow
 from engine.storage.view import View
 from engine.text.terms import match_expression
+from engine.text.unicode import folded
 from engine.types import IdArray
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ _PASSAGES = 1000
 @dataclass(frozen=True, slots=True)
 class Options:
     """How to answer. `explain` wants each hit's explanation; `mass` as many hits as hold that
-    share of the weight, at most `k`; `exclude` are documents that a dense search passes over."""
+    share of the weight, at most `k`. A dense search passes over the documents `exclude`, and over
+    those it finds by a passage whose `folded` text is in `exclude_texts`."""
 
     k: int = DEFAULT_K
     mode: Mode = Mode.HYBRID
@@ -48,6 +50,7 @@ class Options:
     explain: bool = False
     mass: float | None = None
     exclude: frozenset[int] = frozenset()
+    exclude_texts: frozenset[str] = frozenset()
 
     @property
     def needs_vector(self) -> bool:
@@ -144,7 +147,7 @@ def _dense(
     """
     found: list[Found] = [[] for _ in queries]
     open_numbers = list(range(len(queries)))
-    wanted = k + len(options.exclude)
+    wanted = k + len(options.exclude) + len(options.exclude_texts)
     while open_numbers:
         asked = [queries[n] for n in open_numbers]
         candidates = _nearest(snapshot, asked, wanted, allowed, options.exact)
@@ -176,7 +179,11 @@ def _rows_of(candidates: Candidates, rows: dict[int, PassageRow], options: Optio
         candidates.ids.tolist(), candidates.similarities.tolist(), strict=True
     ):
         row = rows[id_]
-        if row.document_id not in seen:
+        if row.document_id in seen:
+            continue
+        if options.exclude_texts and folded(row.text) in options.exclude_texts:
+            seen.add(row.document_id)
+        else:
             best.append((row, similarity))
             if not options.passages:
                 seen.add(row.document_id)

@@ -23,7 +23,6 @@ from engine.lookup import TextVectors
 from engine.queries import Query
 from engine.storage.records import StoreSettings
 from engine.storage.view import View
-from engine.text import unicode
 from engine.types import Float64Array
 from engine.vectors import unit_rows
 
@@ -85,7 +84,7 @@ def embedded(
 def query(
     view: View, snapshot: Snapshot, combination: Combination, texts: dict[str, Float64Array]
 ) -> tuple[Query, frozenset[int]]:
-    """The combination's vector, and the documents that went into it, which are no answers.
+    """The combination's vector, and the documents that went into it.
 
     Raises `DocumentNotFoundError`, and `InvalidInputError` where nothing remains of it.
     """
@@ -107,9 +106,7 @@ def query(
     length = float(np.linalg.norm(total))
     if length < _FAINT:
         raise InvalidInputError(f"nothing remains of {combination.title!r}: its parts cancel out")
-    same = view.documents_of_texts([digest for text in texts for digest in _spellings(text)])
-    used = frozenset(parts) | frozenset(same)
-    return Query((total / length).astype(np.float32)), used
+    return Query((total / length).astype(np.float32)), frozenset(parts)
 
 
 def as_combination(
@@ -119,10 +116,3 @@ def as_combination(
     if not plus and not like:
         raise InvalidInputError("there is nothing to be near to: give a text, or a document's id")
     return Combination(tuple(plus), tuple(minus), tuple(like), tuple(unlike))
-
-
-def _spellings(text: str) -> list[bytes]:
-    """Hashes of a text as passages keep them, in the usual cases."""
-    plain = unicode.composed(text.strip())
-    cases = {plain, plain.lower(), plain.upper(), plain.capitalize(), plain.title()}
-    return [unicode.digest(one.encode()) for one in cases]

@@ -174,6 +174,7 @@ class Searching(Session):
         """
         from engine import combining, search
         from engine.candidates import Clock, Options
+        from engine.text import unicode
 
         given = [
             text_list(values, name)
@@ -190,17 +191,13 @@ class Searching(Session):
         self._check_open()
         clock, settings = Clock(), self._store.settings
         with clock.stage("embed"):
-            needs_model = combination.plus or combination.minus or combination.unlike
-            texts = (
-                combining.embedded(combination, self._text_vectors(), settings)
-                if needs_model
-                else {}
-            )
+            texts = combining.embedded(combination, self._text_vectors(), settings)
         reranker = self._reranking()
 
         def answer(view: View, snapshot: Snapshot, allowed: IdArray | None) -> SearchResult:
             query, used = combining.query(view, snapshot, combination, texts)
-            asked = replace(options, exclude=used)
+            spoken = frozenset(unicode.folded(text) for text in texts)
+            asked = replace(options, exclude=used, exclude_texts=spoken)
             (result,) = search.run(
                 view, snapshot, [query], asked, allowed, settings, reranker, clock
             )

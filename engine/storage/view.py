@@ -42,7 +42,6 @@ _KNOWN = """
     FROM documents AS d LEFT JOIN sources AS s ON s.id = d.source_id WHERE d."key"
 """
 _EMBEDDED = "SELECT content_hash, id, vector FROM passages WHERE"
-_OF_TEXTS = "SELECT document_id FROM passages WHERE content_hash"
 _WORDLESS = """
     SELECT p.id, p.text FROM passages AS p LEFT JOIN passage_words AS w ON w.passage_id = p.id
     WHERE p.id > ? AND p.content_hash IS NOT NULL AND w.passage_id IS NULL ORDER BY p.id LIMIT ?
@@ -133,10 +132,6 @@ class View:
             if content_hash not in found or id_ in packed:
                 found[content_hash] = vector, packed.get(id_)
         return found
-
-    def documents_of_texts(self, hashes: Collection[bytes]) -> set[int]:
-        """The documents that have a passage of one of these content hashes."""
-        return {row[0] for row in self.connection.rows_in(_OF_TEXTS, hashes)}
 
     def words(self, ids: Sequence[int]) -> dict[int, Packed]:
         """The word vectors of passages, of those that have them, by passage id."""

@@ -20,6 +20,11 @@ def composed(text: str) -> str:
     return text if unicodedata.is_normalized("NFC", text) else unicodedata.normalize("NFC", text)
 
 
+def folded(text: str) -> str:
+    """The text without what a reader does not read: case, and white space around and between."""
+    return " ".join(composed(text).casefold().split())
+
+
 def digest(part: bytes, *others: bytes) -> bytes:
     """A 128-bit BLAKE2b hash of the parts, told apart by their lengths."""
     *first, last = part, *others
