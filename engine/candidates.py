@@ -18,7 +18,6 @@ from engine import vectors
 from engine.queries import Query
 from engine.ranking.fusion import reciprocal_ranks
 from engine.settings import DEFAULT_K, Metric, Mode
-from engine.storage.records import PassageRow
 from engine.storage.view import View
 from engine.text.terms import match_expression
 from engine.text.unicode import folded
@@ -60,10 +59,10 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A document's nearest passage and its scores; `similarity` is None where no vectors were
-    compared. `parts` are the ids of the document's passages whose words are attended to."""
+    """The id of a document's nearest passage and its scores; `similarity` is None where no vectors
+    were compared. `parts` are the ids of the document's passages whose words are attended to."""
 
-    row: PassageRow
+    id: int
     similarity: float | None
     lexical: float
     fused: float
@@ -84,8 +83,8 @@ class Clock:
         self.seconds[name] = self.seconds.get(name, 0.0) + perf_counter() - started
 
 
-Found = list[tuple[PassageRow, float]]
-"""The best passage of each document with its similarity, best first."""
+Found = dict[int, tuple[int, float]]
+"""Documents (or passages) best first, each with its nearest passage and how near that is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +114,7 @@ def find(
     """
     wanted = max(options.k, CANDIDATES) if options.rerank else options.k
     depth = wanted if options.mode is not Mode.HYBRID else max(wanted, _FUSED)
-    dense: list[Found] = [[] for _ in queries]
+    dense: list[Found] = [{} for _ in queries]
     lexical = [_Lexical() for _ in queries]
     if options.mode is not Mode.LEXICAL and snapshot is not None:
         with clock.stage("dense"):
@@ -145,17 +144,18 @@ def _dense(
     A document's further passages take places among the candidates, so more are asked for until
     there are k documents or no passages left.
     """
-    found: list[Found] = [[] for _ in queries]
+    found: list[Found] = [{} for _ in queries]
     open_numbers = list(range(len(queries)))
     wanted = k + len(options.exclude) + len(options.exclude_texts)
     while open_numbers:
         asked = [queries[n] for n in open_numbers]
         candidates = _nearest(snapshot, asked, wanted, allowed, options.exact)
         ids = np.unique(np.concatenate([one.ids for one in candidates]))
-        rows = view.passages(ids.tolist())
+        owners = view.owners(ids.tolist())
+        unwanted = _unwanted(view, owners, options)
         unfinished = []
         for number, one in zip(open_numbers, candidates, strict=True):
-            found[number] = _rows_of(one, rows, options)[:k]
+            found[number] = _best_of(one, owners, unwanted, k, options.passages)
             if len(found[number]) < k and len(one.ids) == wanted:
                 unfinished.append(number)
         open_numbers = unfinished
@@ -172,21 +172,26 @@ def _nearest(
     return snapshot.search_many(matrix, k, allowed, exact=exact)
 
 
-def _rows_of(candidates: Candidates, rows: dict[int, PassageRow], options: Options) -> Found:
-    seen = set(options.exclude)
-    best: Found = []
+def _unwanted(view: View, owners: dict[int, int], options: Options) -> frozenset[int]:
+    """The documents that are passed over."""
+    if not options.exclude_texts:
+        return options.exclude
+    spoken = (id_ for id_, text in view.texts(owners) if folded(text) in options.exclude_texts)
+    return options.exclude.union(owners[id_] for id_ in spoken)
+
+
+def _best_of(
+    candidates: Candidates, owners: dict[int, int], unwanted: frozenset[int], k: int, passages: bool
+) -> Found:
+    """The first k documents that are wanted, each by its nearest passage, or the passages."""
+    best: Found = {}
     for id_, similarity in zip(
         candidates.ids.tolist(), candidates.similarities.tolist(), strict=True
     ):
-        row = rows[id_]
-        if row.document_id in seen:
-            continue
-        if options.exclude_texts and folded(row.text) in options.exclude_texts:
-            seen.add(row.document_id)
-        else:
-            best.append((row, similarity))
-            if not options.passages:
-                seen.add(row.document_id)
+        if len(best) == k:
+            break
+        if owners[id_] not in unwanted:
+            best.setdefault(id_ if passages else owners[id_], (id_, similarity))
     return best
 
 
@@ -222,8 +227,7 @@ def _fused(
     metric: Metric,
 ) -> list[Candidate]:
     """The candidates of the legs in one order."""
-    units = {row.id if options.passages else row.document_id: (row, sim) for row, sim in near}
-    rankings = [one for one in (list(units), list(by_words.best)) if one]
+    rankings = [one for one in (list(near), list(by_words.best)) if one]
     ranks = reciprocal_ranks(rankings)
     order = list(ranks)[:wanted]
     attended = options.rerank and query.words is not None
@@ -232,23 +236,22 @@ def _fused(
     elif by_words.best or attended:
         parts = view.passage_ids(order)
     else:
-        parts = {one: [units[one][0].id] for one in order}
-    unseen = [one for one in order if one not in units]
-    best: dict[int, tuple[int, float | None]]
+        parts = {one: [near[one][0]] for one in order}
+    unseen = [one for one in order if one not in near]
+    best: dict[int, tuple[int, float | None]] = {**near}
     if snapshot is None:
-        best = {one: (by_words.best[one], None) for one in unseen}
+        best |= {one: (by_words.best[one], None) for one in unseen}
     else:
-        best = _by_vectors(snapshot, query, {one: parts[one] for one in unseen}, metric)
-    rows = view.passages([id_ for id_, _ in best.values()]) if best else {}
+        best |= _by_vectors(snapshot, query, {one: parts[one] for one in unseen}, metric)
     scores = by_words.scores
     if by_words.unscored_by is not None:
         others = [id_ for one in order for id_ in parts[one] if id_ not in scores]
         scores = scores | view.lexical_scores(by_words.unscored_by, others)
     candidates = []
     for one in order:
-        row, similarity = units[one] if one in units else (rows[best[one][0]], best[one][1])
-        lexical = max((scores.get(id_, 0.0) for id_ in parts[one]), default=0.0)
-        candidates.append(Candidate(row, similarity, lexical, ranks[one], tuple(parts[one])))
+        id_, similarity = best[one]
+        lexical = max((scores.get(part, 0.0) for part in parts[one]), default=0.0)
+        candidates.append(Candidate(id_, similarity, lexical, ranks[one], tuple(parts[one])))
     return candidates
 
 

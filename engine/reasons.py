@@ -49,7 +49,7 @@ def why(
     legs = {}
     for mode in (Mode.DENSE, Mode.LEXICAL):
         if not left_out and options.mode in (mode, Mode.HYBRID):
-            legs[mode] = _leg(view, snapshot, query, key, mode, allowed, settings)
+            legs[mode] = _leg(view, snapshot, query, parts, mode, allowed, settings)
     wide = replace(options, k=max(options.k, CANDIDATES))
     chosen = reranker if options.rerank else None
     (result,) = search.run(view, snapshot, [query], wide, allowed, settings, chosen, Clock())
@@ -78,7 +78,7 @@ def _leg(
     view: View,
     snapshot: Snapshot,
     query: Query,
-    key: str,
+    parts: list[int],
     mode: Mode,
     allowed: IdArray | None,
     settings: StoreSettings,
@@ -91,7 +91,7 @@ def _leg(
             view, snapshot, [query], options, allowed, settings.metric, Clock()
         )
         for rank, one in enumerate(found, start=1):
-            if one.row.key == key:
+            if one.id in parts:
                 return rank, one
         if len(found) < k:
             return None

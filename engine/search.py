@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,9 +21,9 @@ from engine.queries import Query
 from engine.ranking.confidence import effective_number, holding
 from engine.ranking.contract import Reranked, Reranker, RerankInput
 from engine.settings import Metric, Mode
-from engine.storage.records import StoreSettings
+from engine.storage.records import PassageRow, StoreSettings
 from engine.storage.view import View
-from engine.types import Explanation, Float64Array, Hit, IdArray, SearchResult
+from engine.types import Explanation, Hit, IdArray, SearchResult
 from engine.wording import Wording
 
 if TYPE_CHECKING:
@@ -73,93 +73,108 @@ def run(
     Without a reranker the order is that of the first stage.
     """
     found = candidates.find(view, snapshot, queries, options, allowed, settings.metric, clock)
-    answered = zip(queries, found, strict=True)
     if reranker is None or snapshot is None:
-        return [_plain_result(query, near[: options.k], options, clock) for query, near in answered]
+        shown = [_as_found(near[: options.k], options.mode) for near in found]
+    else:
+        shown = _reranked(view, snapshot, queries, found, options, settings, reranker, clock)
+    with clock.stage("fetch"):
+        rows = view.passages([one.id for few in shown for one in few.near])
+    return [_result(query, few, rows, clock) for query, few in zip(queries, shown, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """The hits of one query, best first, before their texts are read."""
+
+    near: Sequence[Candidate]
+    scores: Sequence[float]
+    legs: tuple[str, ...]
+    ranked: Reranked | None = None
+    explanations: Sequence[Explanation | None] = ()
+    notes: tuple[str, ...] = ()
+
+
+def _as_found(near: Sequence[Candidate], mode: Mode) -> _Shown:
+    scores = [
+        {Mode.DENSE: one.similarity, Mode.LEXICAL: one.lexical}.get(mode, one.fused) or 0.0
+        for one in near
+    ]
+    return _Shown(near, scores, _legs(mode, near))
+
+
+def _reranked(
+    view: View,
+    snapshot: Snapshot,
+    queries: Sequence[Query],
+    found: Sequence[Sequence[Candidate]],
+    options: Options,
+    settings: StoreSettings,
+    reranker: Reranker,
+    clock: Clock,
+) -> list[_Shown]:
     wording = Wording(view, settings)
-    results: list[SearchResult] = []
-    for query, near in answered:
-        asked = _rerank_input(snapshot, query, near, options, wording, clock)
+    shown: list[_Shown] = []
+    for query, near in zip(queries, found, strict=True):
+        with clock.stage("fetch"):
+            texts = _texts(view, near) if getattr(reranker, "reads_texts", True) else []
+            asked = RerankInput(
+                query=query.vector,
+                vectors=snapshot.vectors([one.id for one in near]),
+                similarities=np.array([one.similarity for one in near], dtype=np.float64),
+                text=query.text,
+                texts=texts,
+                lexical=None
+                if options.mode is Mode.DENSE
+                else np.array([one.lexical for one in near], dtype=np.float64),
+                words=wording.input(query, near),
+            )
         with clock.stage("rerank"):
             (ranked,) = reranker.rerank([asked], options.k)
         count = len(ranked.order)
         if options.mass is not None:
             count = holding(ranked.weights, options.mass)
         explanations: Sequence[Explanation | None] = [None] * count
+        notes: tuple[str, ...] = ()
         if options.explain:
             with clock.stage("explain"):
                 explanations = wording.explanations(query, near, ranked, count)
-        result = _result(query, near, ranked, explanations, options, clock)
-        if options.explain and count and not any(explanations):
-            why = _UNEXPLAINED if query.words is not None else _WORDLESS
-            result = replace(result, notes=(*result.notes, why))
-        results.append(result)
-    return results
+            if count and not any(explanations):
+                notes = (_UNEXPLAINED if query.words is not None else _WORDLESS,)
+        legs = tuple(_LEGS.get(name, name) for name in ranked.parts) or _legs(options.mode, near)
+        hits = [near[at] for at in ranked.order[:count]]
+        shown.append(_Shown(hits, ranked.scores.tolist(), legs, ranked, explanations, notes))
+    return shown
 
 
-def _rerank_input(
-    snapshot: Snapshot,
-    query: Query,
-    near: Sequence[Candidate],
-    options: Options,
-    wording: Wording,
-    clock: Clock,
-) -> RerankInput:
-    with clock.stage("fetch"):
-        return RerankInput(
-            query=query.vector,
-            vectors=snapshot.vectors([one.row.id for one in near]),
-            similarities=np.array([one.similarity for one in near], dtype=np.float64),
-            text=query.text,
-            texts=[one.row.text for one in near],
-            lexical=None
-            if options.mode is Mode.DENSE
-            else np.array([one.lexical for one in near], dtype=np.float64),
-            words=wording.input(query, near),
-        )
+def _texts(view: View, near: Sequence[Candidate]) -> list[str]:
+    found = dict(view.texts([one.id for one in near]))
+    return [found[one.id] for one in near]
 
 
-def _plain_result(
-    query: Query, near: Sequence[Candidate], options: Options, clock: Clock
-) -> SearchResult:
-    hits = []
-    for rank, one in enumerate(near, start=1):
-        score = {Mode.DENSE: one.similarity, Mode.LEXICAL: one.lexical}.get(options.mode, one.fused)
-        hits.append(_hit(rank, one, 0.0 if score is None else score, None, None))
-    return SearchResult(
-        query.text,
-        tuple(hits),
-        notes=query.notes,
-        legs=_legs(options.mode, near),
-        seconds_by_stage=clock.seconds,
-    )
-
-
-def _result(
-    query: Query,
-    near: Sequence[Candidate],
-    ranked: Reranked,
-    explanations: Sequence[Explanation | None],
-    options: Options,
-    clock: Clock,
-) -> SearchResult:
-    count = len(explanations)
-    weights: Float64Array = ranked.weights[:count]
+def _result(query: Query, shown: _Shown, rows: dict[int, PassageRow], clock: Clock) -> SearchResult:
+    ranked = shown.ranked
+    weights = [None] * len(shown.near) if ranked is None else ranked.weights.tolist()
+    explanations = shown.explanations or [None] * len(shown.near)
     hits = [
-        _hit(rank, near[at], float(score), float(weight), explanation)
-        for rank, (at, score, weight, explanation) in enumerate(
-            zip(ranked.order, ranked.scores, weights, explanations, strict=False), start=1
+        _hit(rank, one, rows[one.id], score, weight, explanation)
+        for rank, (one, score, weight, explanation) in enumerate(
+            zip(shown.near, shown.scores, weights, explanations, strict=False), start=1
         )
     ]
-    return SearchResult(
+    found = SearchResult(
         query=query.text,
         hits=tuple(hits),
+        notes=(*query.notes, *shown.notes),
+        legs=shown.legs,
+        seconds_by_stage=clock.seconds,
+    )
+    if ranked is None:
+        return found
+    return replace(
+        found,
         temperature=ranked.temperature,
         context=ranked.context,
-        notes=query.notes,
-        legs=tuple(_LEGS.get(name, name) for name in ranked.parts) or _legs(options.mode, near),
         effective=effective_number(ranked.weights),
-        seconds_by_stage=clock.seconds,
     )
 
 
@@ -180,20 +195,21 @@ def _legs(mode: Mode, near: Sequence[Candidate]) -> tuple[str, ...]:
 def _hit(
     rank: int,
     one: Candidate,
+    row: PassageRow,
     score: float,
     weight: float | None,
     explanation: Explanation | None,
 ) -> Hit:
     return Hit(
         rank=rank,
-        id=one.row.key,
+        id=row.key,
         score=score,
         similarity=one.similarity,
-        text=one.row.text,
-        metadata=json.loads(one.row.written),
+        text=row.text,
+        metadata=json.loads(row.written),
         weight=weight,
-        start=one.row.start,
-        end=one.row.end,
+        start=row.start,
+        end=row.end,
         explanation=explanation,
         lexical=one.lexical,
     )

@@ -86,7 +86,7 @@ class Wording:
             own_words = Words(query.words.spans, self._projected(query.words.vectors, texts))
             shown.append(
                 explain.explain(
-                    (query.text or "", one.row.text),
+                    (query.text or "", rows[one.id].text),
                     (words_at(query.text or "", 0, own_words), there),
                     (own_words.vectors, texts),
                     one.similarity or 0.0,
@@ -133,7 +133,7 @@ def _attended(one: Candidate) -> list[int]:
     """The passages of a candidate whose words are read: those nearest to the one that matched."""
     if len(one.parts) <= MOST_PARTS:
         return list(one.parts)
-    at = one.parts.index(one.row.id)
+    at = one.parts.index(one.id)
     first = min(max(0, at - MOST_PARTS // 2), len(one.parts) - MOST_PARTS)
     return list(one.parts[first : first + MOST_PARTS])
 

@@ -314,6 +314,7 @@ def test_stages_are_timed_by_name(small: Engine) -> None:
         "embed",
         "lexical",
         "fuse",
+        "fetch",
     }
 
 

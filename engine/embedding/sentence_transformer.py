@@ -11,7 +11,6 @@ from weakref import WeakValueDictionary
 import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Router
 from tokenizers import Tokenizer
 from transformers.utils import logging as transformers_logging
 
@@ -25,6 +24,8 @@ TOKENS_A_BATCH = 1024
 """Tokens, padding included, that go through the model at once: more is no faster on a CPU."""
 TOKENS_A_BATCH_GPU = 1 << 16
 GPU = "cuda"
+_ROUTING = ("Asym", "Router")
+"""Modules that treat queries and documents each in their own way."""
 _STATES = "token_embeddings"
 
 log = logging.getLogger("attendex")
@@ -48,7 +49,7 @@ class SentenceTransformerEmbedder(TokenizedEmbedder):
         budget = TOKENS_A_BATCH_GPU if on_gpu else TOKENS_A_BATCH
         shape = _shape(self.model, tokenizer)
         super().__init__(located.name, fingerprint, tokenizer, shape, budget)
-        self.symmetric &= not any(isinstance(module, Router) for module in self.model)
+        self.symmetric &= not any(type(module).__name__ in _ROUTING for module in self.model)
 
     @property
     def runtime(self) -> str:

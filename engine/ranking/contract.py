@@ -36,7 +36,8 @@ class WordInput:
 class RerankInput:
     """One query's candidates, best first: query (d,), vectors (n, d), similarities (n,).
 
-    `text` is the query's, None for a vector; `texts` those of the candidates. `lexical` (n,) are
+    `text` is the query's, None for a vector; `texts` those of the candidates, where the
+    reranker reads them. `lexical` (n,) are
     BM25 scores, None where there was no lexical leg; `words` is None where there are no words.
     """
 
@@ -70,7 +71,10 @@ class Reranked:
 
 
 class Reranker(Protocol):
-    """Ranks the candidates of one or more queries anew."""
+    """Ranks the candidates of one or more queries anew.
+
+    One that has an attribute `reads_texts` that is False is given no `texts`.
+    """
 
     def rerank(self, batch: Sequence[RerankInput], k: int) -> list[Reranked]:
         """The best k candidates of each query, one answer a query, in order."""

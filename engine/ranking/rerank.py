@@ -56,6 +56,8 @@ class AttentionReranker:
     (`confidence.temperature_of`).
     """
 
+    reads_texts = False
+
     def __init__(
         self,
         temperature: float | None = None,

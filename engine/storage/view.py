@@ -33,6 +33,7 @@ _PASSAGES = """
 _OWNERS = """
     SELECT id, document_id FROM passages WHERE id IN (SELECT value FROM json_each(?))
 """
+_TEXTS = "SELECT id, text FROM passages WHERE id IN (SELECT value FROM json_each(?))"
 _PARTS = """
     SELECT document_id, id FROM passages
     WHERE document_id IN (SELECT value FROM json_each(?)) ORDER BY id
@@ -47,8 +48,8 @@ _WORDLESS = """
     WHERE p.id > ? AND p.content_hash IS NOT NULL AND w.passage_id IS NULL ORDER BY p.id LIMIT ?
 """
 _ALLOWED = """
-    SELECT passages.id FROM passages JOIN documents ON documents.id = passages.document_id
-    WHERE {condition} ORDER BY passages.id
+    SELECT id FROM passages
+    WHERE document_id IN (SELECT documents.id FROM documents WHERE {condition}) ORDER BY id
 """
 _DOCUMENTS = """
     SELECT d."key",
@@ -187,6 +188,10 @@ class View:
     def owners(self, ids: Sequence[int]) -> dict[int, int]:
         """The documents of passages, by passage id."""
         return {row[0]: row[1] for row in self.connection.rows_of_ids(_OWNERS, ids)}
+
+    def texts(self, ids: Collection[int]) -> list[tuple[int, str]]:
+        """Ids and texts of passages."""
+        return [(id_, text) for id_, text in self.connection.rows_of_ids(_TEXTS, ids)]
 
     def passage_ids(self, document_ids: Sequence[int]) -> dict[int, list[int]]:
         """The passages of documents, in order, by document."""
