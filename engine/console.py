@@ -241,6 +241,14 @@ class Console:
         stages = ", ".join(f"{name} {n:.1f} s" for name, n in report.seconds_by_stage.items())
         print(f"{embedded} embedded ({_count(report.tokens, 'token')}); {stages} -> {store}")
 
+    def finding(self, name: str, value: str, fault: str | None) -> None:
+        """One fact about the installation, and what is wrong with it."""
+        if self.as_json:
+            self._line({"name": name, "value": value, "fault": fault})
+        else:
+            wrong = "" if fault is None else f"\n{'':26}! {fault}"
+            print(printable(f"{name:<24}  {value}{wrong}"))
+
     def values(self, values: Mapping[str, Any]) -> None:
         """A few named facts."""
         if self.as_json:

@@ -18,6 +18,7 @@ FLOORS: dict[str, float] = {
     "engine.explained": 4.5,
     "engine.page": 4.5,
     "engine.core": 5,
+    "engine.doctor": 5.5,
     "engine.writing": 4.8,
     "engine.session": 4.7,
     "engine.transfer": 4,
@@ -68,8 +69,14 @@ FLOORS: dict[str, float] = {
 """A module belongs to the longest name here that leads its own; floor 0 is one room."""
 
 HEAVY = {
-    "faiss": {"engine.index.flat", "engine.index.quantised", "engine.index.native"},
+    "faiss": {
+        "engine.index.flat",
+        "engine.index.quantised",
+        "engine.index.native",
+        "engine.doctor",
+    },
     "torch": {
+        "engine.doctor",
         "engine.index.scorer",
         "engine.index.half",
         "engine.index.batch",
@@ -98,7 +105,8 @@ HEAVY = {
         "migrations",
     },
     "alembic": {"engine.storage.alchemy", "migrations"},
-    "sqlite3": {"engine.storage"},
+    "sqlite3": {"engine.storage", "engine.doctor"},
+    "threadpoolctl": {"engine.doctor"},
     "lark": {"engine.storage.where"},
     "rich": {"engine.console", "engine.explained"},
     "pyarrow": {"engine.text.parquet", "engine.portable.parquet"},

@@ -94,6 +94,22 @@ def verify(store: str, as_json: bool | None) -> None:
 
 
 @click.command()
+@click.option("--store", envvar="ATTENDEX_STORE", help="Check this store too.")
+@json_option
+def doctor(store: str | None, as_json: bool | None) -> None:
+    """Show what this installation is made of, and what is wrong with it or with a store."""
+    from engine.doctor import examine
+
+    out = console.Console(as_json)
+    faults = 0
+    for finding in examine(store):
+        out.finding(finding.name, finding.value, finding.fault)
+        faults += finding.fault is not None
+    if faults:
+        raise SystemExit(1)
+
+
+@click.command()
 @store_option
 def rebuild(store: str) -> None:
     """Make the index file anew from the database."""
