@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 
-.PHONY: demo test check wheel clean
+.PHONY: demo test check wheel licences audit clean
 
 demo: $(READY)
 	$(BIN)/attendex demo --store .demo/wordnet.store --table
@@ -21,6 +21,16 @@ check: $(READY)
 wheel: $(READY)
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m build --outdir dist .
 	sh tests/wheel.sh $(PYTHON) dist
+
+# What is installed with attendex, and under which licence each comes.
+licences: $(READY)
+	$(BIN)/python -m pip install -q -c constraints.txt pip-licenses
+	$(BIN)/pip-licenses --python=$(BIN)/python --order=license --format=plain
+
+# Known vulnerabilities of the pinned versions; asks the network.
+audit: $(READY)
+	$(BIN)/python -m pip install -q pip-audit
+	$(BIN)/python -m pip_audit --no-deps -r constraints.txt
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

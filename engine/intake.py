@@ -28,9 +28,10 @@ class Intake:
     """An iterator over all that the files under `paths` hold, for `Engine.ingest`.
 
     `paths` are files, directories (recursively, known suffixes only) and "-" for standard input.
-    In directories `glob` and `exclude` choose files by patterns written as in a .gitignore.
-    `vectors` is a .npy file of ready vectors: row i belongs to row i of the one file given, which
-    is counted first (raises `InvalidInputError` where the two are not in step).
+    In directories `glob` and `exclude` choose files by patterns written as in a .gitignore;
+    symbolic links that lead out of them are refused, unless `follow_links`. `vectors` is a .npy
+    file of ready vectors: row i belongs to row i of the one file given, which is counted first
+    (raises `InvalidInputError` where the two are not in step).
 
     A path that does not exist, and a file that cannot be read, become refusals; a file reached
     twice is read once. Files are named by their path from `base` where they lie below it, else by
@@ -46,10 +47,11 @@ class Intake:
         base: Path,
         glob: Sequence[str] = (),
         exclude: Sequence[str] = (),
+        follow_links: bool = False,
         vectors: str | None = None,
     ) -> None:
         self._options = ReadOptions() if options is None else options
-        found, refusals = find_sources(paths, glob=glob, exclude=exclude)
+        found, refusals = find_sources(paths, glob=glob, exclude=exclude, follow_links=follow_links)
         refusals += [_unnamable(source) for source in found if not _is_utf8(source.name)]
         found = [source for source in found if _is_utf8(source.name)]
         once = {source.uri or source.name: source for source in reversed(found)}

@@ -64,13 +64,15 @@ class Writing(Session):
         options: ReadOptions | None = None,
         glob: Sequence[str] = (),
         exclude: Sequence[str] = (),
+        follow_links: bool = False,
         vectors: str | os.PathLike[str] | None = None,
         on_progress: Callable[[Progress], None] | None = None,
     ) -> AddReport:
         """Index files and directories, as `attendex index` does.
 
         A file indexed again replaces what it held before. In directories `glob` and `exclude`
-        choose files by patterns written as in a .gitignore. Files and rows that cannot be read are
+        choose files by patterns written as in a .gitignore, and symbolic links that lead out are
+        refused, unless `follow_links`. Files and rows that cannot be read are
         named in the report. `vectors` is a .npy file of ready vectors, in step with the rows of
         the one file given.
         """
@@ -82,6 +84,7 @@ class Writing(Session):
             base=self._store.path.parent,
             glob=text_list(glob, "glob"),
             exclude=text_list(exclude, "exclude"),
+            follow_links=follow_links,
             vectors=None if vectors is None else os.fspath(vectors),
         )
         intake.check_width(self._store.settings.dimension)

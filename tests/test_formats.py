@@ -601,8 +601,9 @@ def test_patterns_of_the_directory_itself() -> None:
 def test_patterns_that_are_none() -> None:
     tree("d/a.md")
     for option in ("glob", "exclude"):
+        chosen: dict[str, Any] = {option: ["!"]}
         with pytest.raises(InvalidInputError, match=f"^{option} holds what is no pattern "):
-            find_sources(["d"], **{option: ["!"]})
+            find_sources(["d"], **chosen)
 
 
 def test_links_that_lead_back_end() -> None:
@@ -613,8 +614,18 @@ def test_links_that_lead_back_end() -> None:
     Path("d/other").symlink_to("../other", target_is_directory=True)
     Path("d/link.md").symlink_to("../other/c.md")
     Path("whole").symlink_to("d", target_is_directory=True)
-    assert names("d") == ["d/a.md", "d/link.md", "d/sub/b.md"]
-    assert names("whole") == ["whole/a.md", "whole/link.md", "whole/sub/b.md"]
+    Path("d/inside.md").symlink_to("sub/b.md")
+    out = "is a link out of the directory; name the file itself, or give --follow-links"
+    for root in ("d", "whole"):
+        sources, refusals = find_sources([root])
+        assert [source.name for source in sources] == [
+            f"{root}/{name}" for name in ("a.md", "inside.md", "sub/b.md")
+        ]
+        check(refusals, refused(f"{root}/link.md", out))
+    assert names("d/link.md") == ["d/link.md"]
+    assert names("d", follow_links=True) == [
+        *("d/a.md", "d/inside.md", "d/link.md", "d/other/c.md", "d/sub/b.md"),
+    ]
 
 
 def test_a_directory_that_cannot_be_listed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

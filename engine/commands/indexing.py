@@ -70,6 +70,7 @@ DEMO_QUERIES = (
 @click.option("--vectors", help="A .npy file of ready vectors, one for each row of the one file.")
 @click.option("--glob", multiple=True, help="In directories, only files that match; repeatable.")
 @click.option("--exclude", multiple=True, help="In directories, no files that match; repeatable.")
+@click.option("--follow-links", is_flag=True, help="Symbolic links may lead out of a directory.")
 @click.option("--prune", is_flag=True, help="Remove documents of files gone from PATHS.")
 @click.option("--dry-run", is_flag=True, help="With --prune: show what would go, do nothing.")
 @click.option("--delimiter", help="Of .csv files (default: comma, or semicolon if no comma).")
@@ -94,6 +95,7 @@ def index(
     delimiter: str | None,
     glob: tuple[str, ...],
     exclude: tuple[str, ...],
+    follow_links: bool,
     prune: bool,
     dry_run: bool,
     as_json: bool | None,
@@ -127,6 +129,7 @@ def index(
         base=Path(store).parent,
         glob=glob,
         exclude=exclude,
+        follow_links=follow_links,
         vectors=vectors,
     )
     if dry_run:

@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING
 
 from engine.text.encoding import Encoding, detect_encoding
 from engine.text.rows import Item, Note, OnBytes, ReadOptions, row
-from engine.text.sources import Source, without_extra
+from engine.text.sources import Source, read_whole, without_extra
 from engine.types import Document
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def read(
     except ImportError:
         yield without_extra(source.name, "selectolax", "html")
         return
-    content = raw.read()
+    content = read_whole(raw)
     found = _encoding(content)
     if found.note:
         yield Note(f"{source.name}: {found.note}")

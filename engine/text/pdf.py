@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
+import time
 from collections.abc import Iterator
 from typing import IO, Any
 
 from engine.text.rows import Item, OnBytes, ReadOptions, row
-from engine.text.sources import Source, refused, without_extra
+from engine.text.sources import Source, check_size, refused, without_extra
 from engine.types import Document
 
 PAGE_BREAK = "\n\n"
+MOST_SECONDS = 120
+"""So long a file may take: a damaged or hostile one may take for ever."""
 
 
 def read(
@@ -26,7 +30,10 @@ def read(
     except ImportError:
         yield without_extra(source.name, "pypdf", "pdf")
         return
+    check_size(raw.seek(0, os.SEEK_END))
+    raw.seek(0)
     at = ""
+    ending = time.monotonic() + MOST_SECONDS
     damage = _Damage()
     log = logging.getLogger("pypdf")
     log.addHandler(damage)
@@ -41,6 +48,8 @@ def read(
         texts = []
         for number, page in enumerate(reader.pages, start=1):
             at = f" on page {number}"
+            if time.monotonic() > ending:
+                raise TimeoutError(f"it took more than {MOST_SECONDS} seconds so far")
             texts.append(characters(page.extract_text()).strip())
             if damage.found is not None:
                 raise ValueError(damage.found)

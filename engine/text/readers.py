@@ -20,7 +20,15 @@ from engine.text.compressed import GunzipError, Gunzipped, is_gzip
 from engine.text.encoding import detect_encoding
 from engine.text.json_text import parsed
 from engine.text.rows import Columns, Item, Note, OnBytes, ReadOptions, Row, row, row_or_refusal
-from engine.text.sources import KNOWN, SUFFIXES, Source, open_bytes, refused, spooled
+from engine.text.sources import (
+    KNOWN,
+    SUFFIXES,
+    Source,
+    open_bytes,
+    read_whole,
+    refused,
+    spooled,
+)
 from engine.types import Document, Refusal
 
 __all__ = ["Item", "Note", "ReadOptions", "Row", "read"]
@@ -99,7 +107,7 @@ def _split_lines(text: IO[str]) -> Iterator[str]:
 
 
 def _whole(text: IO[str], source: Source, _options: ReadOptions) -> Iterator[Item]:
-    content = text.read()
+    content = read_whole(text)
     identity = None if source.path is None else source.name
     yield Row(source.name, Document(content, identity))
 
@@ -202,7 +210,7 @@ def _jsonl(text: IO[str], source: Source, options: ReadOptions) -> Iterator[Item
 
 def _json(text: IO[str], source: Source, options: ReadOptions) -> Iterator[Item]:
     try:
-        value = json.load(text)
+        value = json.loads(read_whole(text))
     except (ValueError, RecursionError) as error:
         yield refused(source.name, f"is no JSON ({error})")
         return

@@ -9,12 +9,14 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, AnyStr
 
 from engine.errors import InvalidInputError
 from engine.text.patterns import PatternError, Patterns
 from engine.types import Refusal, SkipReason
 
+MOST_READ_WHOLE = 256 << 20
+_ELSEWHERE = "is a link out of the directory; name the file itself, or give --follow-links"
 STDIN = "-"
 SUFFIXES = {
     ".txt": "lines",
@@ -62,15 +64,20 @@ def _suffix(path: Path) -> str:
 
 
 def find_sources(
-    paths: Sequence[str], *, glob: Sequence[str] = (), exclude: Sequence[str] = ()
+    paths: Sequence[str],
+    *,
+    glob: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    follow_links: bool = False,
 ) -> tuple[list[Source], list[Refusal]]:
     """The files under `paths`, in a stable order, and what could not be found or read.
 
-    In a directory only files of known suffixes are taken, hidden ones are not, and symbolic links
-    to directories are not followed. There, `glob` keeps only files that match one of its patterns,
-    and `exclude`, after the directory's own `IGNORE_FILE`, leaves out those that match; both are
-    written as in a .gitignore and see paths relative to the directory. What is named itself is
-    always taken. Raises `InvalidInputError` for a pattern of `glob` or `exclude` that is none.
+    In a directory only files of known suffixes are taken, and hidden ones are not. Symbolic links
+    are followed to files below the directory, or with `follow_links` anywhere. There, `glob` keeps
+    only files that match one of its patterns, and `exclude`, after the directory's own
+    `IGNORE_FILE`, leaves out those that match; both are written as in a .gitignore and see paths
+    relative to the directory. What is named itself is always taken. Raises `InvalidInputError` for
+    a pattern of `glob` or `exclude` that is none.
     """
     for name, patterns in (("glob", glob), ("exclude", exclude)):
         try:
@@ -86,7 +93,9 @@ def find_sources(
         path = Path(given)
         try:
             if path.is_dir():
-                found: list[Source | Refusal] = list(_in_directory(path, glob, exclude))
+                found: list[Source | Refusal] = list(
+                    _in_directory(path, glob, exclude, follow_links)
+                )
             elif path.exists():
                 found = [_source(path)]
             else:
@@ -108,12 +117,12 @@ def _source(path: Path) -> Source:
 
 
 def _in_directory(
-    root: Path, glob: Sequence[str], exclude: Sequence[str]
+    root: Path, glob: Sequence[str], exclude: Sequence[str], follow_links: bool
 ) -> Iterator[Source | Refusal]:
     """Raises `PatternError` where the directory's own patterns cannot be read."""
     wanted = Patterns(glob)
     unwanted = Patterns([*_own_patterns(root), *exclude])
-    files, faults = _walk(root, unwanted)
+    files, faults = _walk(root, unwanted, follow_links)
     yield from faults
     for path in sorted(files):
         if not glob or wanted.match(path.relative_to(root).as_posix()):
@@ -135,11 +144,13 @@ def _own_patterns(root: Path) -> list[str]:
         raise PatternError(f"is not UTF-8 ({error})") from None
 
 
-def _walk(root: Path, unwanted: Patterns) -> tuple[list[Path], list[Refusal]]:
-    """Files that may be taken, in no order, and directories that cannot be listed."""
+def _walk(root: Path, unwanted: Patterns, follow_links: bool) -> tuple[list[Path], list[Refusal]]:
+    """Files that may be taken, in no order, and what cannot be listed or leads elsewhere."""
     files: list[Path] = []
     faults: list[Refusal] = []
     waiting = [root]
+    top = root.resolve()
+    seen = {top}
     while waiting:
         directory = waiting.pop()
         try:
@@ -151,16 +162,41 @@ def _walk(root: Path, unwanted: Patterns) -> tuple[list[Path], list[Refusal]]:
         for entry in found:
             path = directory / entry.name
             relative = path.relative_to(root).as_posix()
-            if entry.is_dir(follow_symlinks=False):
+            if entry.is_dir(follow_symlinks=follow_links):
                 if not unwanted.match_all_in(relative):
+                    if follow_links and (place := path.resolve()) in seen:
+                        continue
+                    if follow_links:
+                        seen.add(place)
                     waiting.append(path)
             elif _suffix(path) in SUFFIXES and not unwanted.match(relative):
                 try:
-                    if path.is_file():
+                    if not path.is_file():
+                        continue
+                    if follow_links or not entry.is_symlink() or _is_below(path, top):
                         files.append(path)
+                    else:
+                        faults.append(refused(path.as_posix(), _ELSEWHERE))
                 except OSError as error:
                     faults.append(refused(path.as_posix(), f"cannot be read ({error.strerror})"))
     return files, sorted(faults, key=lambda fault: fault.where)
+
+
+def _is_below(path: Path, top: Path) -> bool:
+    return path.resolve().is_relative_to(top)
+
+
+def read_whole(stream: IO[AnyStr]) -> AnyStr:
+    """All of a stream. Raises `OSError` for more than a program should hold at once."""
+    content = stream.read(MOST_READ_WHOLE + 1)
+    check_size(len(content))
+    return content
+
+
+def check_size(size: int) -> None:
+    """Raises `OSError` for a file, of so many bytes or characters, too large to be read whole."""
+    if size > MOST_READ_WHOLE:
+        raise OSError(f"it is read whole, and holds more than {MOST_READ_WHOLE >> 20} Mi; split it")
 
 
 def refused(where: str, detail: str) -> Refusal:
