@@ -5,13 +5,17 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 
-.PHONY: demo test check wheel licences audit clean
+.PHONY: demo test check wheel fuzz licences audit clean
 
 demo: $(READY)
 	$(BIN)/attendex demo --store .demo/wordnet.store --table
 
 test: $(READY)
 	$(BIN)/python -m pytest
+
+# The tests of damaged and hostile input with many more examples: an hour and more.
+fuzz: $(READY)
+	FUZZ=$${FUZZ:-2000} $(BIN)/python -m pytest tests/test_fuzz.py
 
 check: $(READY)
 	$(BIN)/ruff check .
