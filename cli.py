@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import click
 
 from engine import __version__, console
-from engine.commands import asking, evaluating, indexing, keeping, moving
+from engine.commands import asking, evaluating, indexing, keeping, moving, serving
 from engine.errors import EngineError, InvalidInputError, LockedError, ModelMismatchError
 
 
@@ -48,6 +48,7 @@ for command in (
     keeping.compact,
     keeping.tune,
     keeping.tokens,
+    serving.daemon,
     evaluating.evaluate,
     moving.export,
     moving.import_,

@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FLOORS: dict[str, float] = {
     "cli": 7,
     "engine.commands": 6,
+    "engine.serving": 5.5,
     "engine.console": 5,
     "engine.explained": 4.5,
     "engine.page": 4.5,

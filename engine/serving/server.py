@@ -1,0 +1,345 @@
+"""The helper of one store for one user: it keeps an engine open and answers by a Unix socket.
+
+It answers only what it can answer as a process that opens the store now would: before each answer
+the store is looked at again (still the same file, the same schema, the settings of now), and an
+error that is not about the question itself is left to who asked, to be met there. It holds the
+writer's lock no longer than an answer takes, and ends by itself: unused, or when the store it
+opened is no longer there.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from filelock import FileLock, Timeout
+
+import engine as package
+from engine.errors import EngineError, StorageError
+from engine.serving import protocol
+from engine.serving.client import Options, linked
+from engine.serving.protocol import MalformedError, Message, Place
+from engine.serving.questions import QUESTIONS, Question, error_out
+
+if TYPE_CHECKING:
+    from engine.core import Engine
+
+log = logging.getLogger("attendex")
+
+_LOOK_SECONDS = 1.0
+"""So often is the store looked at while nothing is asked."""
+_END_SECONDS = 10.0
+"""So long may answers that are being made take when the helper ends."""
+_CONNECTIONS = 64
+_WAITING = 16
+
+
+@contextmanager
+def claimed(store: str) -> Iterator[Place]:
+    """The place of a store's helper, this process's alone; whoever was killed there has left it.
+
+    Raises `StorageError` where another helper has it, or there can be none.
+    """
+    if not hasattr(socket, "AF_UNIX"):
+        raise StorageError("a daemon needs a system with Unix sockets")
+    place = protocol.place_of(store)
+    try:
+        protocol.make_directory(place)
+        lock = FileLock(place.lock, timeout=0)
+        with lock:
+            yield place
+    except Timeout:
+        raise StorageError(f"{_other(store)}; end it with: attendex daemon --stop") from None
+    except OSError as error:
+        raise StorageError(
+            f"no daemon can be had in {place.directory} ({error.strerror or error}); "
+            "set XDG_RUNTIME_DIR to a directory of yours"
+        ) from error
+
+
+def is_free(place: Place, seconds: float) -> bool:
+    """No helper has the place, or none any more within that time."""
+    try:
+        with FileLock(place.lock, timeout=seconds):
+            return True
+    except Timeout:
+        return False
+
+
+def _other(store: str) -> str:
+    link = linked(store)
+    if link is None:
+        return f"another daemon of {store} is starting or ending"
+    process = link.process
+    link.close()
+    return f"a daemon of {store} runs already (process {process})"
+
+
+class _Notes(logging.Handler):
+    """What the engine says in a thread while it answers there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._own = threading.local()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        lines = getattr(self._own, "lines", None)
+        if lines is not None:
+            lines.append(record.getMessage())
+
+    @contextmanager
+    def kept(self) -> Iterator[list[str]]:
+        """A list that is filled meanwhile."""
+        lines: list[str] = []
+        self._own.lines = lines
+        try:
+            yield lines
+        finally:
+            self._own.lines = None
+
+
+class Daemon:
+    """Answers for an open engine of the store at `place` until it is ended.
+
+    The engine was opened by the place's path with these `options`, and is closed by the caller.
+    `idle` are the seconds without a question after which it ends, None for never.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        place: Place,
+        options: Options,
+        *,
+        idle: float | None,
+        surroundings: str,
+    ) -> None:
+        self._engine = engine
+        self._place = place
+        self._options = options
+        self._idle = idle
+        self._surroundings = surroundings
+        self._file = self._engine.file_number()
+        self._store_id = engine.refresh()
+        self._began = self._last = time.monotonic()
+        self._state = threading.Condition()
+        self._connections: set[socket.socket] = set()
+        self._active = self._answered = 0
+        self._ended: str | None = None
+        self._notes = _Notes()
+        self._awake, self._waker = socket.socketpair()
+        self._waker.setblocking(False)
+
+    def warm_up(self) -> None:
+        """Load the model and the index, so that the first question need not wait."""
+        self._engine.search_many(["a"], k=1)
+
+    def end(self, why: str) -> None:
+        """Answer what was asked, and return from `run`; from any thread, or a signal's handler."""
+        if self._ended is None:
+            self._ended = why
+        with suppress(OSError):
+            self._waker.send(b"\0")
+
+    def run(self, ready: Callable[[], None] = lambda: None) -> str:
+        """Answer until it is ended; returns why. `ready` is called once questions are heard."""
+        log.addHandler(self._notes)
+        listener = self._listen()
+        try:
+            ready()
+            with selectors.DefaultSelector() as selector:
+                selector.register(listener, selectors.EVENT_READ)
+                selector.register(self._awake, selectors.EVENT_READ)
+                while self._ended is None:
+                    if any(key.fileobj is listener for key, _ in selector.select(_LOOK_SECONDS)):
+                        self._accept(listener)
+                    self._look()
+        finally:
+            listener.close()
+            os.unlink(self._place.socket)
+            self._part()
+            log.removeHandler(self._notes)
+        return self._ended or "interrupted"
+
+    def _listen(self) -> socket.socket:
+        with suppress(FileNotFoundError):
+            os.unlink(self._place.socket)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listener.bind(self._place.socket)
+            os.chmod(self._place.socket, 0o600)
+            listener.listen(_WAITING)
+            listener.setblocking(False)
+        except OSError:
+            listener.close()
+            raise
+        return listener
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            connection, _ = listener.accept()
+        except OSError:  # it has gone again
+            return
+        with self._state:
+            if len(self._connections) >= _CONNECTIONS or not protocol.is_own_peer(connection):
+                connection.close()
+                return
+            self._connections.add(connection)
+        connection.setblocking(True)
+        threading.Thread(target=self._converse, args=(connection,), daemon=True).start()
+
+    def _look(self) -> None:
+        """End where there is nothing left to answer from, or nobody who asks."""
+        if not self._is_there():
+            self.end(f"the store {self._place.store} is no longer what it was")
+        with self._state:
+            quiet = time.monotonic() - self._last
+            if self._idle is not None and not self._active and quiet >= self._idle:
+                self.end(f"nothing was asked for {self._idle:g} s")
+
+    def _is_there(self) -> bool:
+        try:
+            return self._engine.file_number() == self._file
+        except (OSError, EngineError):
+            return False
+
+    def _part(self) -> None:
+        """Let answers in the making be sent, then close every connection."""
+        with self._state:
+            self._state.wait_for(lambda: not self._active, _END_SECONDS)
+            connections = list(self._connections)
+        for connection in connections:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        self._awake.close()
+        self._waker.close()
+
+    def _converse(self, connection: socket.socket) -> None:
+        try:
+            with connection, connection.makefile("rb") as reader, suppress(OSError, EOFError):
+                self._exchange(connection, reader)
+        finally:
+            with self._state:
+                self._connections.discard(connection)
+
+    def _exchange(self, connection: socket.socket, reader: BinaryIO) -> None:
+        greeted = False
+        while True:
+            try:
+                message = protocol.receive(reader, protocol.MOST_ASKED)
+            except MalformedError as error:
+                connection.sendall(protocol.encoded({"fault": str(error)}))
+                continue
+            except EOFError as error:
+                connection.sendall(protocol.encoded({"fault": str(error)}))
+                return
+            if message is None:
+                return
+            with self._counted():
+                reply = self._reply(message, greeted)
+                greeted = greeted or (message.get("do") == "hello" and reply.get("ok") is True)
+                connection.sendall(_sendable(reply))
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        with self._state:
+            self._active += 1
+        try:
+            yield
+        finally:
+            with self._state:
+                self._active -= 1
+                self._last = time.monotonic()
+                self._state.notify_all()
+
+    def _reply(self, message: Message, greeted: bool) -> Message:
+        match message.get("do"):
+            case "hello":
+                why = self._difference(message) or self._gone()
+                return {"ok": True} if why is None else {"declined": why}
+            case "status":
+                return self._status()
+            case "stop":
+                self.end("it was told to stop")
+                return {"ok": True}
+            case str(name) if name in QUESTIONS:
+                if not greeted:
+                    return {"fault": "a question needs a hello before it"}
+                try:
+                    question = QUESTIONS[name](**message.get("with", {}))
+                except TypeError as error:
+                    return {"fault": f"this is no question: {error}"}
+                return self._answer(question)
+        return {"fault": f"do is one of: hello, status, stop, {', '.join(QUESTIONS)}"}
+
+    def _answer(self, question: Question[Any]) -> Message:
+        if (why := self._gone()) is not None:
+            return {"declined": why}
+        with self._notes.kept() as notes:
+            try:
+                answer = question.packed(question.of(self._engine))
+            except EngineError as error:
+                if (packed := error_out(error)) is not None:
+                    return {"error": packed, "notes": notes}
+                return {"declined": str(error)}
+            except Exception as error:  # a fault of the program: shown where it was asked
+                return {"declined": f"{type(error).__name__}: {error}"}
+        with self._state:
+            self._answered += 1
+        return {"value": answer, "notes": notes}
+
+    def _difference(self, hello: Message) -> str | None:
+        """In what the asking process differs; None where it would answer as this one does."""
+        if hello.get("version") != package.__version__:
+            return f"it is of attendex {package.__version__}"
+        if hello.get("store") != self._place.store:
+            return f"it is of the store {self._place.store}"
+        if hello.get("options") != asdict(self._options):
+            return "it was started with other options"
+        if hello.get("surroundings") != self._surroundings:
+            return "it was started in another environment"
+        return None
+
+    def _gone(self) -> str | None:
+        """Why there is nothing to answer from any more; then this ends."""
+        if self._ended is not None:
+            return self._ended
+        try:
+            same = self._is_there() and self._engine.refresh() == self._store_id
+        except EngineError as error:
+            same, why = False, str(error)
+        else:
+            why = "the store is no longer what it was"
+        if same:
+            return None
+        self.end(why)
+        return why
+
+    def _status(self) -> Message:
+        now = time.monotonic()
+        with self._state:
+            return {
+                "store": self._place.store,
+                "process": os.getpid(),
+                "version": package.__version__,
+                **asdict(self._options),
+                "answered": self._answered,
+                "seconds": round(now - self._began, 1),
+                "unused_seconds": round(now - self._last, 1),
+                "idle_seconds": self._idle,
+            }
+
+
+def _sendable(reply: Message) -> bytes:
+    data = protocol.encoded(reply)
+    if len(data) > protocol.MOST_ANSWERED:
+        return protocol.encoded({"declined": "the answer is too long"})
+    return data
