@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +28,7 @@ from engine.settings import DEFAULT_K, DEFAULT_MODEL, Mode
 if TYPE_CHECKING:
     from engine.core import Engine
     from engine.ranking.contract import Reranker
+    from engine.serving.server import Line
 
 STDIN = "-"
 
@@ -101,39 +105,28 @@ def query(
     nested fields are dotted, odd names stand in `backquotes`, texts in 'quotes'.
     """
     out = console.Console(as_json)
-    combined = bool(like or unlike or arithmetic)
-    others = (context, mode, rerank, mass, html, cross_encoder, explain or None, passages or None)
-    if combined and any(other is not None for other in others):
-        raise click.UsageError(
-            "--like, --not and --arithmetic go with -k, --where, --exact and --timings only"
-        )
-    if combined and text == STDIN:
-        raise click.UsageError("--like, --not and --arithmetic take one TEXT, not standard input")
-    if text is None and not like:
-        raise click.UsageError("give a TEXT to search for, or --like ID")
+    question = _question(
+        text=text,
+        k=k,
+        context=context,
+        like=like,
+        unlike=unlike,
+        arithmetic=arithmetic,
+        mode=mode,
+        rerank=rerank,
+        cross_encoder=cross_encoder,
+        explain=explain,
+        html=html,
+        mass=mass,
+        where=where,
+        passages=passages,
+        exact=exact,
+    )
     if html is not None:
         check_target(html, overwrite)
     with _asking(store, model, offline, runtime, helper, cross_encoder) as asking:
-        if combined or text is None:
-            texts = [] if text is None else [text]
-        else:
-            texts = _lines_of_stdin() if text == STDIN else [text]
-        question = Search(
-            texts=tuple(texts),
-            k=k,
-            where=where,
-            exact=exact,
-            mode=mode,
-            rerank=rerank,
-            passages=passages,
-            explain=explain or html is not None,
-            mass=mass,
-            context=context,
-            combined=combined,
-            like=like,
-            unlike=unlike,
-            arithmetic=arithmetic,
-        )
+        if text == STDIN:
+            question = replace(question, texts=tuple(_lines_of_stdin()))
         results = asking.ask(question)
     if text != STDIN and results[0].error is not None:
         raise results[0].error
@@ -152,6 +145,73 @@ def query(
         write_page(html, page.of_results(results), overwrite)
     if failed:
         raise SystemExit(1)
+
+
+def _question(
+    *,
+    text: str | None,
+    k: int,
+    context: str | None,
+    like: tuple[str, ...],
+    unlike: tuple[str, ...],
+    arithmetic: bool,
+    mode: str | None,
+    rerank: bool | None,
+    cross_encoder: str | None,
+    explain: bool,
+    html: str | None,
+    mass: float | None,
+    where: str | None,
+    passages: bool,
+    exact: bool,
+) -> Search:
+    """What the options of `query` ask. Raises `UsageError` where they do not go together."""
+    combined = bool(like or unlike or arithmetic)
+    others = (context, mode, rerank, mass, html, cross_encoder, explain or None, passages or None)
+    if combined and any(other is not None for other in others):
+        raise click.UsageError(
+            "--like, --not and --arithmetic go with -k, --where, --exact and --timings only"
+        )
+    if combined and text == STDIN:
+        raise click.UsageError("--like, --not and --arithmetic take one TEXT, not standard input")
+    if text is None and not like:
+        raise click.UsageError("give a TEXT to search for, or --like ID")
+    return Search(
+        texts=() if text is None else (text,),
+        k=k,
+        where=where,
+        exact=exact,
+        mode=mode,
+        rerank=rerank,
+        passages=passages,
+        explain=explain or html is not None,
+        mass=mass,
+        context=context,
+        combined=combined,
+        like=like,
+        unlike=unlike,
+        arithmetic=arithmetic,
+    )
+
+
+def read_line(arguments: list[str]) -> Line | None:
+    """What the arguments of `query` ask, where the answer is lines of JSON and nothing else."""
+    from engine.serving.server import Line
+
+    try:
+        given = query.make_context("query", arguments).params
+        simple = (
+            given["as_json"] is True and given["text"] != STDIN and given["helper"] is not False
+        )
+        if not simple or given["html"] is not None or given["timings"]:
+            return None
+        question = _question(**{name: given[name] for name in signature(_question).parameters})
+    except (click.ClickException, click.exceptions.Exit, click.Abort):
+        return None
+    named = (given["model"], given["cross_encoder"])
+    if any(name is not None and not os.path.isabs(name) for name in named):
+        return None
+    return Line(question, given["store"], Options.of(named[0], given["runtime"], named[1]))
 
 
 def _asking(

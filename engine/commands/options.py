@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 import click
 
 from engine import console, files
+from engine.serving.protocol import DEFAULT_STORE
 from engine.settings import DEFAULT_MODEL, Runtime
 
-DEFAULT_STORE = "attendex.store"
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 store_option = click.option(

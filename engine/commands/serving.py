@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 
@@ -10,7 +11,8 @@ import click
 from engine import console
 from engine.commands.options import json_option, model_options, store_option
 from engine.serving import protocol
-from engine.serving.client import Link, Options, linked
+from engine.serving.client import Options
+from engine.serving.link import Link, linked
 from engine.serving.protocol import MalformedError, Message
 
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
@@ -91,7 +93,9 @@ def _run(
     cross_encoder: str | None,
 ) -> None:
     surroundings = protocol.surroundings()  # before the libraries add to the environment
-    from engine.commands.asking import reranker_of
+    for name in ("ATTENDEX_STORE", "ATTENDEX_DAEMON"):
+        os.environ.pop(name, None)  # those of who asks count
+    from engine.commands.asking import read_line, reranker_of
     from engine.core import Engine
     from engine.serving.server import Daemon, claimed
 
@@ -106,7 +110,7 @@ def _run(
             reranker=reranker_of(options.cross_encoder, offline),
         ) as engine,
     ):
-        made = Daemon(engine, place, options, idle=idle, surroundings=surroundings)
+        made = Daemon(engine, place, options, idle=idle, surroundings=surroundings, read=read_line)
         made.warm_up()
         for name in _SIGNALS:
             signal.signal(getattr(signal, name), lambda *_: made.end("it was interrupted"))

@@ -8,7 +8,6 @@ what is wrong with it.
 from __future__ import annotations
 
 import os
-import socket
 import stat
 import sys
 import time
@@ -18,17 +17,16 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Generic, Self, TypeVar, cast
 
 import engine
-from engine.errors import EngineError
+from engine.errors import EngineError, StorageError
 from engine.serving import protocol
-from engine.serving.protocol import MalformedError, Message, Place
+from engine.serving.link import Link, linked, reason_of
+from engine.serving.protocol import MalformedError, Place
 from engine.serving.questions import Question, error_in
 
 if TYPE_CHECKING:
     from engine.core import Engine
 
 Answer = TypeVar("Answer")
-_PATIENCE_SECONDS = 0.3
-"""So long is waited for a helper to accept."""
 _START_SECONDS = 60.0
 """So often at most is a helper started in the background that then is not there."""
 _HOME = os.path.dirname(os.path.dirname(engine.__file__))
@@ -68,82 +66,15 @@ class Declined(Exception):  # noqa: N818  (a signal within this process, no erro
     """The helper does not answer this; the message says why."""
 
 
-class Link:
-    """A connection to the helper of a store. Raises `OSError`, `EOFError`, `MalformedError`."""
-
-    def __init__(self, place: Place) -> None:
-        if not protocol.is_private(place.directory, stat.S_IFDIR):
-            raise FileNotFoundError(place.directory)
-        if not protocol.is_private(place.socket, stat.S_IFSOCK):
-            raise FileNotFoundError(place.socket)
-        self.place = place
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            self._socket.settimeout(_PATIENCE_SECONDS)
-            self._socket.connect(place.socket)
-            if not protocol.is_own_peer(self._socket):
-                raise PermissionError(place.socket)
-        except BaseException:
-            self._socket.close()
-            raise
-        self._reader = self._socket.makefile("rb")
-
-    @property
-    def process(self) -> int | None:
-        """The helper's process, where the system says."""
-        peer = protocol.peer_of(self._socket)
-        return None if peer is None else peer[0]
-
-    def close(self) -> None:
-        self._reader.close()
-        self._socket.close()
-
-    def call(self, message: Message, *, patient: bool = False) -> Message:
-        """The reply to a message, waited for as long as it takes where `patient`."""
-        data = protocol.encoded(message)
-        if len(data) > protocol.MOST_ASKED:
-            raise MalformedError("more than a helper reads")
-        if patient:
-            self._socket.settimeout(None)
-        self._socket.sendall(data)
-        reply = protocol.receive(self._reader, protocol.MOST_ANSWERED)
-        if reply is None:
-            raise EOFError("the helper is gone")
-        return reply
-
-    def greet(self, options: Options) -> None:
-        """Raises `Declined` unless the helper would answer as this process does."""
-        reply = self.call(
-            {
-                "do": "hello",
-                "version": engine.__version__,
-                "surroundings": protocol.surroundings(),
-                "store": self.place.store,
-                "options": asdict(options),
-            }
-        )
-        if reply.get("ok") is not True:
-            raise Declined(str(reply.get("declined", reply.get("fault"))))
-
-    def ask(self, question: Question[Answer]) -> Reply[Answer]:
-        """What the helper answers. Raises `Declined`."""
-        reply = self.call({"do": question.name, "with": asdict(question)}, patient=True)
-        notes = tuple(map(str, reply.get("notes", ())))
-        if "error" in reply:
-            return Reply(None, error_in(reply["error"]), notes)
-        if "value" not in reply:
-            raise Declined(str(reply.get("declined", reply.get("fault"))))
-        return Reply(question.unpacked(reply["value"]), None, notes)
-
-
-def linked(store: str) -> Link | None:
-    """A connection to the helper of a store, None where there is none."""
-    if not hasattr(socket, "AF_UNIX") or not store or "\0" in store:
-        return None
-    try:
-        return Link(protocol.place_of(store))
-    except OSError:
-        return None
+def _asked(link: Link, question: Question[Answer]) -> Reply[Answer]:
+    """What the helper answers. Raises `Declined`."""
+    reply = link.call({"do": question.name, "with": asdict(question)}, patient=True)
+    notes = tuple(map(str, reply.get("notes", ())))
+    if "error" in reply:
+        return Reply(None, error_in(reply["error"]), notes)
+    if "value" not in reply:
+        raise Declined(reason_of(reply))
+    return Reply(question.unpacked(reply["value"]), None, notes)
 
 
 class Asking:
@@ -175,7 +106,8 @@ class Asking:
             self._starts = self._use is True and self._link is None
         if self._link is not None:
             with self._falling_back():
-                self._link.greet(self._options)
+                if (why := self._link.hello(asdict(self._options))) is not None:
+                    raise Declined(why)
         if self._link is None:
             self._engine = self._opened()
         return self
@@ -193,7 +125,7 @@ class Asking:
         if self._link is not None:
             path, own = self._link.place.store, os.path.abspath(self._store)
             with self._falling_back():
-                reply = self._link.ask(question)
+                reply = _asked(self._link, question)
                 if own != path and reply.error is not None and path in str(reply.error):
                     raise Declined("the error names the store by another path")
         if reply is None:
@@ -220,6 +152,17 @@ class Asking:
             self._link = None
 
 
+def make_directory(place: Place) -> None:
+    """Make the directory where they meet. Raises `StorageError` where it is not this user's own."""
+    with suppress(FileExistsError):
+        os.mkdir(place.directory, 0o700)
+    if not protocol.is_private(place.directory, stat.S_IFDIR):
+        raise StorageError(
+            f"{place.directory} must be a directory of yours that no other user may enter "
+            "(mode 0700): make it so, or set XDG_RUNTIME_DIR to a directory of yours"
+        )
+
+
 def start(store: str, options: Options, *, offline: bool) -> None:
     """Start a helper in the background, unless one was started within the last minute.
 
@@ -228,7 +171,7 @@ def start(store: str, options: Options, *, offline: bool) -> None:
     """
     with suppress(OSError, EngineError):
         place = protocol.place_of(store)
-        protocol.make_directory(place)
+        make_directory(place)
         if _age(place.log) < _START_SECONDS:
             return
         command = [sys.executable, "-P", "-c", _START, _HOME]

@@ -14,16 +14,15 @@ import stat
 import struct
 import sys
 import zlib
-from contextlib import suppress
 from typing import Any, BinaryIO, NamedTuple
 
 import engine
-from engine.errors import StorageError
 
 MOST_ASKED = 32 << 20
 """Bytes of a request at most."""
 MOST_ANSWERED = 256 << 20
 """Bytes of a reply at most."""
+DEFAULT_STORE = "attendex.store"
 Message = dict[str, Any]
 
 _OWN = ("ATTENDEX_STORE", "ATTENDEX_DAEMON", "ATTENDEX_DEBUG")
@@ -90,17 +89,6 @@ def is_private(path: str, kind: int) -> bool:
         return False
     mine = found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & 0o077
     return mine and stat.S_IFMT(found.st_mode) == kind
-
-
-def make_directory(place: Place) -> None:
-    """Make the directory where they meet. Raises `StorageError` where it is not this user's own."""
-    with suppress(FileExistsError):
-        os.mkdir(place.directory, 0o700)
-    if not is_private(place.directory, stat.S_IFDIR):
-        raise StorageError(
-            f"{place.directory} must be a directory of yours that no other user may enter "
-            "(mode 0700): make it so, or set XDG_RUNTIME_DIR to a directory of yours"
-        )
 
 
 def _digest(data: bytes) -> str:

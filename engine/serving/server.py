@@ -17,17 +17,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from filelock import FileLock, Timeout
 
 import engine as package
+from engine import console
 from engine.errors import EngineError, StorageError
 from engine.serving import protocol
-from engine.serving.client import Options, linked
+from engine.serving.client import Options, make_directory
+from engine.serving.link import linked
 from engine.serving.protocol import MalformedError, Message, Place
-from engine.serving.questions import QUESTIONS, Question, error_out
+from engine.serving.questions import QUESTIONS, Question, Search, error_out
 
 if TYPE_CHECKING:
     from engine.core import Engine
@@ -52,7 +54,7 @@ def claimed(store: str) -> Iterator[Place]:
         raise StorageError("a daemon needs a system with Unix sockets")
     place = protocol.place_of(store)
     try:
-        protocol.make_directory(place)
+        make_directory(place)
         lock = FileLock(place.lock, timeout=0)
         with lock:
             yield place
@@ -106,11 +108,22 @@ class _Notes(logging.Handler):
             self._own.lines = None
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What the arguments of a command ask, and by which store and options."""
+
+    question: Search
+    store: str
+    options: Options
+
+
 class Daemon:
     """Answers for an open engine of the store at `place` until it is ended.
 
     The engine was opened by the place's path with these `options`, and is closed by the caller.
-    `idle` are the seconds without a question after which it ends, None for never.
+    `idle` are the seconds without a question after which it ends, None for never; `surroundings`
+    those of before the libraries were loaded; `read` makes a question of the arguments of `query`,
+    or None where it is another matter.
     """
 
     def __init__(
@@ -121,12 +134,14 @@ class Daemon:
         *,
         idle: float | None,
         surroundings: str,
+        read: Callable[[list[str]], Line | None] = lambda _: None,
     ) -> None:
         self._engine = engine
         self._place = place
         self._options = options
         self._idle = idle
         self._surroundings = surroundings
+        self._read = read
         self._file = self._engine.file_number()
         self._store_id = engine.refresh()
         self._began = self._last = time.monotonic()
@@ -245,7 +260,8 @@ class Daemon:
                 return
             with self._counted():
                 reply = self._reply(message, greeted)
-                greeted = greeted or (message.get("do") == "hello" and reply.get("ok") is True)
+                if message.get("do") == "hello":
+                    greeted = reply.get("ok") is True and "options" in message
                 connection.sendall(_sendable(reply))
 
     @contextmanager
@@ -270,6 +286,8 @@ class Daemon:
             case "stop":
                 self.end("it was told to stop")
                 return {"ok": True}
+            case "line":
+                return self._line(message)
             case str(name) if name in QUESTIONS:
                 if not greeted:
                     return {"fault": "a question needs a hello before it"}
@@ -278,23 +296,46 @@ class Daemon:
                 except TypeError as error:
                     return {"fault": f"this is no question: {error}"}
                 return self._answer(question)
-        return {"fault": f"do is one of: hello, status, stop, {', '.join(QUESTIONS)}"}
+        return {"fault": f"do is one of: hello, line, status, stop, {', '.join(QUESTIONS)}"}
 
-    def _answer(self, question: Question[Any]) -> Message:
+    def _answer(self, question: Question[Any], *, packed: bool = True) -> Message:
         if (why := self._gone()) is not None:
             return {"declined": why}
         with self._notes.kept() as notes:
             try:
-                answer = question.packed(question.of(self._engine))
+                answer = question.of(self._engine)
+                value = question.packed(answer) if packed else answer
             except EngineError as error:
-                if (packed := error_out(error)) is not None:
-                    return {"error": packed, "notes": notes}
+                if (fields := error_out(error)) is not None:
+                    return {"error": fields, "notes": notes}
                 return {"declined": str(error)}
             except Exception as error:  # a fault of the program: shown where it was asked
                 return {"declined": f"{type(error).__name__}: {error}"}
         with self._state:
             self._answered += 1
-        return {"value": answer, "notes": notes}
+        return {"value": value, "notes": notes}
+
+    def _line(self, message: Message) -> Message:
+        """A command line answered as the lines that are to be printed; what is not a plain question
+        with a plain answer is left to who asked."""
+        try:
+            asked = self._read(list(message["arguments"]))
+            own = os.path.join(message["directory"], asked.store) if asked is not None else ""
+        except (KeyError, TypeError, ValueError):
+            return {"fault": "this is no command line"}
+        if asked is None or os.path.realpath(own) != self._place.store:
+            return {"declined": "it is not answered by lines"}
+        if asked.options != self._options:
+            return {"declined": "it was started with other options"}
+        reply = self._answer(asked.question, packed=False)
+        if "value" not in reply or reply["value"][0].error is not None:
+            return {"declined": "there is an error to be shown"}
+        (result,) = reply["value"]
+        notes = [line.replace(self._place.store, os.path.abspath(own)) for line in reply["notes"]]
+        return {
+            "notes": [console.noted(line) for line in [*notes, *result.notes]],
+            "lines": list(console.json_lines(result)),
+        }
 
     def _difference(self, hello: Message) -> str | None:
         """In what the asking process differs; None where it would answer as this one does."""
@@ -302,7 +343,7 @@ class Daemon:
             return f"it is of attendex {package.__version__}"
         if hello.get("store") != self._place.store:
             return f"it is of the store {self._place.store}"
-        if hello.get("options") != asdict(self._options):
+        if hello.get("options", asdict(self._options)) != asdict(self._options):
             return "it was started with other options"
         if hello.get("surroundings") != self._surroundings:
             return "it was started in another environment"
