@@ -144,10 +144,9 @@ def _told(link: Link, what: str) -> Message:
     """The daemon's reply. Raises `ClickException` naming its process where it gives none."""
     process = link.process
     try:
-        return link.call({"do": what})
+        with link:
+            return link.call({"do": what})
     except (OSError, EOFError, MalformedError):
         raise click.ClickException(
             f"the daemon of {link.place.store} does not answer; to end it: kill {process}"
         ) from None
-    finally:
-        link.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import stat
+from typing import Self
 
 import engine
 from engine.serving import protocol
@@ -38,6 +39,12 @@ class Link:
         """The helper's process, where the system says."""
         peer = protocol.peer_of(self._socket)
         return None if peer is None else peer[0]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         self._reader.close()

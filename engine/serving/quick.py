@@ -41,27 +41,26 @@ def told(arguments: Sequence[str]) -> Told | None:
     link = linked(_store_in(given) or default)
     if link is None:
         return None
+    form = "--table" if sys.stdout.isatty() else "--json"
     try:
-        if link.hello() is not None:
-            return None
-        terminal = ["--table"] if sys.stdout.isatty() else ["--json"]
-        message = {
-            "do": "line",
-            "arguments": [*terminal, "--store", default, *given],
-            "directory": os.getcwd(),
-        }
-        reply = link.call(message, patient=True)
-        return Told(reply["notes"], reply["lines"]) if "lines" in reply else None
+        with link:
+            if link.hello() is not None:
+                return None
+            message = {
+                "do": "line",
+                "arguments": [form, "--store", default, *given],
+                "directory": os.getcwd(),
+            }
+            reply = link.call(message, patient=True)
+            return Told(reply["notes"], reply["lines"]) if "lines" in reply else None
     except (OSError, EOFError, MalformedError):
         return None
-    finally:
-        link.close()
 
 
 def _store_in(arguments: Sequence[str]) -> str | None:
     """The store that is probably named; the helper, which reads the line in earnest, compares."""
     found = None
-    for option, value in zip(arguments, [*arguments[1:], ""], strict=True):
+    for option, value in zip(arguments, [*arguments[1:], ""], strict=False):
         if option == "--store":
             found = value
         elif option.startswith("--store="):

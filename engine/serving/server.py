@@ -80,9 +80,8 @@ def _other(store: str) -> str:
     link = linked(store)
     if link is None:
         return f"another daemon of {store} is starting or ending"
-    process = link.process
-    link.close()
-    return f"a daemon of {store} runs already (process {process})"
+    with link:
+        return f"a daemon of {store} runs already (process {link.process})"
 
 
 class _Notes(logging.Handler):
@@ -306,14 +305,16 @@ class Daemon:
                 answer = question.of(self._engine)
                 value = question.packed(answer) if packed else answer
             except EngineError as error:
-                if (fields := error_out(error)) is not None:
-                    return {"error": fields, "notes": notes}
-                return {"declined": str(error)}
+                if (fields := error_out(error)) is None:
+                    return {"declined": str(error)}
+                reply: Message = {"error": fields, "notes": notes}
             except Exception as error:  # a fault of the program: shown where it was asked
                 return {"declined": f"{type(error).__name__}: {error}"}
+            else:
+                reply = {"value": value, "notes": notes}
         with self._state:
             self._answered += 1
-        return {"value": value, "notes": notes}
+        return reply
 
     def _line(self, message: Message) -> Message:
         """A command line answered as the lines that are to be printed; what is not a plain question
