@@ -356,10 +356,48 @@ def test_unused_it_ends(store: str) -> None:
     made.close()
 
 
+def test_a_socket_that_is_gone_ends_it(running: Running) -> None:
+    os.unlink(running.place.socket)
+    assert ids(running.store, "dog", by="itself")[0] == "0"
+    Path(running.place.socket).touch()
+    running.thread.join(30)
+    assert running.why.endswith("is gone")
+    assert os.path.exists(running.place.socket), "another's file was removed"
+
+
+def test_a_place_that_cannot_be(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
+    with pytest.raises(StorageError, match="too long"), claimed(store) as place:
+        made = Engine.open(store, model=TokenEmbedder())
+        try:
+            Daemon(made, place, Options(), idle=None, surroundings="").run()
+        finally:
+            made.close()
+    assert ids(store, "dog", by="itself")[0] == "0"
+    shutil.rmtree(deep / "attendex")
+    (deep / "attendex").touch()
+    with pytest.raises(StorageError, match="no other user may enter"), claimed(store):
+        pass
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "relative")
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "none"))
+    with pytest.raises(StorageError, match="No such file or directory"), claimed(store):
+        pass
+
+
 def test_a_helper_that_says_nonsense_is_not_believed(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for reply in ({"value": [{}], "notes": []}, {"value": 3}, {"error": {"kind": "odd"}}, {}):
+    replies: tuple[dict[str, Any], ...] = (
+        {"value": [{}], "notes": []},
+        {"value": 3},
+        {"error": {"kind": "odd"}},
+        {},
+    )
+    for reply in replies:
         monkeypatch.setattr(Daemon, "_answer", lambda *_, _reply=reply, **__: _reply)
         assert ids(running.store, "dog", by="itself")[0] == "0"
     monkeypatch.setattr(Daemon, "_answer", lambda *_, **__: 1 / 0)

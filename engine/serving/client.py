@@ -8,6 +8,7 @@ what is wrong with it.
 from __future__ import annotations
 
 import os
+import socket
 import stat
 import sys
 import time
@@ -169,6 +170,8 @@ def start(store: str, options: Options, *, offline: bool) -> None:
     It is on its own: not of this terminal, in no directory, what it says goes into its log. Where
     it cannot be started nothing is said: who asked has an answer.
     """
+    if not hasattr(socket, "AF_UNIX"):
+        return
     with suppress(OSError, EngineError):
         place = protocol.place_of(store)
         make_directory(place)

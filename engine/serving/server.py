@@ -40,6 +40,9 @@ _LOOK_SECONDS = 1.0
 """So often is the store looked at while nothing is asked."""
 _END_SECONDS = 10.0
 """So long may answers that are being made take when the helper ends."""
+_SILENCE_SECONDS = 60.0
+"""So long may who asks say nothing, or not take the answer."""
+_PAUSE_SECONDS = 0.05
 _CONNECTIONS = 64
 _WAITING = 16
 
@@ -53,13 +56,26 @@ def claimed(store: str) -> Iterator[Place]:
     if not hasattr(socket, "AF_UNIX"):
         raise StorageError("a daemon needs a system with Unix sockets")
     place = protocol.place_of(store)
-    try:
+    with _unusable(place):
         make_directory(place)
-        lock = FileLock(place.lock, timeout=0)
-        with lock:
-            yield place
+    lock = FileLock(place.lock, timeout=0)
+    try:
+        with _unusable(place):
+            lock.acquire()
     except Timeout:
         raise StorageError(f"{_other(store)}; end it with: attendex daemon --stop") from None
+    try:
+        yield place
+    finally:
+        lock.release()
+
+
+@contextmanager
+def _unusable(place: Place) -> Iterator[None]:
+    try:
+        yield
+    except Timeout:
+        raise
     except OSError as error:
         raise StorageError(
             f"no daemon can be had in {place.directory} ({error.strerror or error}); "
@@ -146,7 +162,7 @@ class Daemon:
         self._began = self._last = time.monotonic()
         self._state = threading.Condition()
         self._connections: set[socket.socket] = set()
-        self._active = self._answered = 0
+        self._active = self._answered = self._number = 0
         self._ended: str | None = None
         self._notes = _Notes()
         self._awake, self._waker = socket.socketpair()
@@ -166,54 +182,69 @@ class Daemon:
     def run(self, ready: Callable[[], None] = lambda: None) -> str:
         """Answer until it is ended; returns why. `ready` is called once questions are heard."""
         log.addHandler(self._notes)
-        listener = self._listen()
         try:
-            ready()
-            with selectors.DefaultSelector() as selector:
-                selector.register(listener, selectors.EVENT_READ)
-                selector.register(self._awake, selectors.EVENT_READ)
-                while self._ended is None:
-                    if any(key.fileobj is listener for key, _ in selector.select(_LOOK_SECONDS)):
-                        self._accept(listener)
-                    self._look()
+            with self._awake, self._waker, self._listen() as listener:
+                ready()
+                self._hear(listener)
         finally:
-            listener.close()
-            os.unlink(self._place.socket)
+            if self._is_found():
+                os.unlink(self._place.socket)
             self._part()
             log.removeHandler(self._notes)
         return self._ended or "interrupted"
+
+    def _hear(self, listener: socket.socket) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(listener, selectors.EVENT_READ)
+            selector.register(self._awake, selectors.EVENT_READ)
+            while self._ended is None:
+                if any(key.fileobj is listener for key, _ in selector.select(_LOOK_SECONDS)):
+                    self._accept(listener)
+                self._look()
 
     def _listen(self) -> socket.socket:
         with suppress(FileNotFoundError):
             os.unlink(self._place.socket)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            listener.bind(self._place.socket)
-            os.chmod(self._place.socket, 0o600)
-            listener.listen(_WAITING)
-            listener.setblocking(False)
-        except OSError:
+            with _unusable(self._place):
+                listener.bind(self._place.socket)
+                os.chmod(self._place.socket, 0o600)
+                listener.listen(_WAITING)
+                listener.setblocking(False)
+                self._number = os.lstat(self._place.socket).st_ino
+        except StorageError:
             listener.close()
             raise
         return listener
 
+    def _is_found(self) -> bool:
+        """The socket is still where those who ask look for it."""
+        try:
+            return os.lstat(self._place.socket).st_ino == self._number
+        except OSError:
+            return False
+
     def _accept(self, listener: socket.socket) -> None:
         try:
             connection, _ = listener.accept()
-        except OSError:  # it has gone again
+        except OSError:  # it has gone again, or there are too many files open
+            time.sleep(_PAUSE_SECONDS)
             return
         with self._state:
             if len(self._connections) >= _CONNECTIONS or not protocol.is_own_peer(connection):
                 connection.close()
                 return
             self._connections.add(connection)
-        connection.setblocking(True)
+        connection.settimeout(_SILENCE_SECONDS)
         threading.Thread(target=self._converse, args=(connection,), daemon=True).start()
 
     def _look(self) -> None:
         """End where there is nothing left to answer from, or nobody who asks."""
         if not self._is_there():
             self.end(f"the store {self._place.store} is no longer what it was")
+        if not self._is_found():
+            self.end(f"its socket {self._place.socket} is gone")
         with self._state:
             quiet = time.monotonic() - self._last
             if self._idle is not None and not self._active and quiet >= self._idle:
@@ -233,8 +264,6 @@ class Daemon:
         for connection in connections:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
-        self._awake.close()
-        self._waker.close()
 
     def _converse(self, connection: socket.socket) -> None:
         try:
@@ -272,7 +301,6 @@ class Daemon:
         finally:
             with self._state:
                 self._active -= 1
-                self._last = time.monotonic()
                 self._state.notify_all()
 
     def _reply(self, message: Message, greeted: bool) -> Message:
@@ -314,6 +342,7 @@ class Daemon:
                 reply = {"value": value, "notes": notes}
         with self._state:
             self._answered += 1
+            self._last = time.monotonic()
         return reply
 
     def _line(self, message: Message) -> Message:
