@@ -26,7 +26,7 @@ from engine import Document, Engine
 from engine.embedding.locate import PACKAGE
 from engine.errors import FilterError, StorageError
 from engine.models import ModelSource
-from engine.serving import client, protocol, quick
+from engine.serving import client, link, protocol, quick
 from engine.serving.client import Asking, Options
 from engine.serving.link import linked
 from engine.serving.questions import Explain, Question, Reasons, Search
@@ -57,6 +57,12 @@ def until(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < end, "it did not happen"
         time.sleep(0.01)
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine is no reason to answer oneself."""
+    monkeypatch.setattr(link, "PATIENCE_SECONDS", 60.0)
 
 
 # A helper within this process, whose embedder counts words.
@@ -242,32 +248,34 @@ def test_what_is_no_message_is_answered(running: Running, monkeypatch: pytest.Mo
             ):
                 raw.sendall(line)
                 assert fault in json.loads(reader.readline())["fault"]
-    link = linked(running.store)
-    assert link is not None
-    assert link.hello(asdict(Options())) is None
+    found = linked(running.store)
+    assert found is not None
+    assert found.hello(asdict(Options())) is None
     for given in ({"texts": ["a"]}, {"texts": ["a"], "k": 1, "odd": 2}, 7):
-        assert "no question" in link.call({"do": "search", "with": given})["fault"]
+        assert "no question" in found.call({"do": "search", "with": given})["fault"]
     assert (
         "k must be"
-        in link.call({"do": "search", "with": {"texts": ["a"], "k": "b"}})["error"]["message"]
+        in found.call({"do": "search", "with": {"texts": ["a"], "k": "b"}})["error"]["message"]
     )
-    assert "declined" in link.call({"do": "search", "with": {"texts": 5, "k": 1, "combined": True}})
+    assert "declined" in found.call(
+        {"do": "search", "with": {"texts": 5, "k": 1, "combined": True}}
+    )
     monkeypatch.setattr(protocol, "MOST_ASKED", 100)
-    link._socket.sendall(b"x" * 200)
-    assert "at most 100 bytes" in json.loads(link._reader.readline())["fault"]
-    assert link._reader.readline() == b""
-    link.close()
+    found._socket.sendall(b"x" * 200)
+    assert "at most 100 bytes" in json.loads(found._reader.readline())["fault"]
+    assert found._reader.readline() == b""
+    found.close()
     monkeypatch.undo()
     assert ids(running.store, "dog")[0] == "0"
 
 
 def test_who_goes_away_is_not_missed(running: Running) -> None:
     for _ in range(5):
-        link = linked(running.store)
-        assert link is not None
-        assert link.hello(asdict(Options())) is None
-        link._socket.sendall(protocol.encoded({"do": "search", "with": {"texts": ["a"], "k": 1}}))
-        link.close()
+        found = linked(running.store)
+        assert found is not None
+        assert found.hello(asdict(Options())) is None
+        found._socket.sendall(protocol.encoded({"do": "search", "with": {"texts": ["a"], "k": 1}}))
+        found.close()
     assert ids(running.store, "dog")[0] == "0"
 
 
@@ -275,10 +283,10 @@ def test_who_goes_away_is_not_missed(running: Running) -> None:
     ("name", "value"), [("model", "other"), ("runtime", "onnx"), ("cross_encoder", "other")]
 )
 def test_other_options_are_not_answered(running: Running, name: str, value: str) -> None:
-    link = linked(running.store)
-    assert link is not None
-    assert link.hello({**asdict(Options()), name: value}) == "it was started with other options"
-    link.close()
+    found = linked(running.store)
+    assert found is not None
+    assert found.hello({**asdict(Options()), name: value}) == "it was started with other options"
+    found.close()
 
 
 def test_another_version_or_environment_is_not_answered(
@@ -446,10 +454,10 @@ class Helper:
 
     @property
     def answered(self) -> int:
-        link = linked(str(self.directory / "attendex.store"))
-        assert link is not None
-        with link:
-            return int(link.call({"do": "status"})["answered"])
+        found = linked(str(self.directory / "attendex.store"))
+        assert found is not None
+        with found:
+            return int(found.call({"do": "status"})["answered"])
 
     def wait(self) -> tuple[int, str]:
         """Exit status and last words."""
@@ -541,6 +549,7 @@ OTHERWISE = [
     ["query", "x", "--store", "none"],
     ["query", "x", "--store", ""],
 ]
+PATIENT = "import sys; from engine.serving import link; link.PATIENCE_SECONDS = 60.0"
 NOT_PLAIN = {"--table", "--timings", "--html", "-"}
 STDIN = "heat\n\nanimal \u00e9\n".encode() + b"\xff\n"
 
@@ -604,7 +613,7 @@ def test_the_client_is_light(helper: Helper, home: Path) -> None:
     ):
         before = helper.answered
         done = subprocess.run(
-            [sys.executable, "-c", f"import sys; {code}{ending}", "query", "heat", "-k", "1"],
+            [sys.executable, "-c", f"{PATIENT}; {code}{ending}", "query", "heat", "-k", "1"],
             capture_output=True,
             text=True,
             cwd=home,
@@ -645,11 +654,13 @@ def test_a_helper_hung_killed_and_followed(
     first = Helper(tmp_path, "--idle", "2h")
     expected = run("query", "heat", "--no-daemon", "--store", store)
     first.child.send_signal(signal.SIGSTOP)
+    monkeypatch.setattr(link, "PATIENCE_SECONDS", 0.1)
     assert run("query", "heat", "--store", store) == expected
     status, _, err = run("daemon", "--status", "--store", store)
     assert (status, f"to end it: kill {first.child.pid}" in err) == (1, True)
     first.child.kill()
     first.wait()
+    monkeypatch.setattr(link, "PATIENCE_SECONDS", 60.0)
     assert os.path.exists(protocol.place_of(store).socket)
     assert run("query", "heat", "--store", store) == expected
     second = Helper(tmp_path, "--store", store)
@@ -668,12 +679,12 @@ def test_a_helper_hung_killed_and_followed(
 @pytest.mark.model
 def test_one_is_started_in_the_background(home: Path, tmp_path: Path) -> None:
     shutil.copytree(home / "attendex.store", tmp_path / "attendex.store")
-    (tmp_path / "cli.py").write_text("raise SystemExit('not this one')")
+    (tmp_path / "cli.py").write_text("raise SystemExit('not this one')")  # nor run from here
     store = str(tmp_path / "attendex.store")
 
     def asked(**others: str) -> str:
         done = subprocess.run(
-            [sys.executable, str(ROOT / "cli.py"), "query", "heat"],
+            [sys.executable, "-P", "-c", f"{PATIENT}; import cli; cli.main()", "query", "heat"],
             capture_output=True,
             text=True,
             cwd=tmp_path,
@@ -689,16 +700,16 @@ def test_one_is_started_in_the_background(home: Path, tmp_path: Path) -> None:
     assert asked(ATTENDEX_DAEMON="1") == alone
     until(lambda: os.path.exists(protocol.place_of(store).socket))
     assert asked(ATTENDEX_DAEMON="1") == alone
-    link = linked(store)
-    assert link is not None
-    assert link.call({"do": "status"})["answered"] == 1
-    process = link.process
+    found = linked(store)
+    assert found is not None
+    assert found.call({"do": "status"})["answered"] == 1
+    process = found.process
     assert process is not None
     assert os.getsid(process) == process
     log = Path(protocol.place_of(store).log)
     assert log.read_text() == f"attendex: answering for {store}\n"
-    assert link.call({"do": "stop"}) == {"ok": True}
-    link.close()
+    assert found.call({"do": "stop"}) == {"ok": True}
+    found.close()
     until(lambda: "told to stop" in log.read_text())
     client.start(store, Options(), offline=True)
     time.sleep(0.1)

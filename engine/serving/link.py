@@ -10,7 +10,7 @@ import engine
 from engine.serving import protocol
 from engine.serving.protocol import MalformedError, Message, Place
 
-_PATIENCE_SECONDS = 0.3
+PATIENCE_SECONDS = 0.5
 """So long is waited for a helper to accept."""
 
 
@@ -25,7 +25,7 @@ class Link:
         self.place = place
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._socket.settimeout(_PATIENCE_SECONDS)
+            self._socket.settimeout(PATIENCE_SECONDS)
             self._socket.connect(place.socket)
             if not protocol.is_own_peer(self._socket):
                 raise PermissionError(place.socket)
