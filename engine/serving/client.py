@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 _START_SECONDS = 60.0
 """So often at most is a helper started in the background that then is not there."""
-_HOME = os.path.dirname(os.path.dirname(engine.__file__))
+_HOME = os.path.dirname(os.path.dirname(os.path.realpath(engine.__file__)))
 _START = "import sys; sys.path.append(sys.argv.pop(1)); import cli; sys.exit(cli.run())"
 
 

@@ -104,7 +104,8 @@ def surroundings() -> str:
         for name in os.environ
         if name in _NAMES or (name.startswith(_PREFIXES) and name not in _OWN)
     )
-    parts = [engine.__version__, os.path.dirname(engine.__file__), sys.prefix, sys.version]
+    home = os.path.dirname(os.path.realpath(engine.__file__))
+    parts = [engine.__version__, home, sys.prefix, sys.version]
     parts += [f"{name}={os.environ[name]}" for name in names]
     return _digest("\0".join(parts).encode(errors="surrogateescape"))
 
