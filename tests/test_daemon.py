@@ -27,10 +27,11 @@ from engine.embedding.locate import PACKAGE
 from engine.errors import FilterError, StorageError
 from engine.models import ModelSource
 from engine.serving import client, link, protocol, quick
+from engine.serving.claim import claimed
 from engine.serving.client import Asking, Options
 from engine.serving.link import linked
 from engine.serving.questions import Explain, Question, Reasons, Search
-from engine.serving.server import Daemon, claimed
+from engine.serving.server import Daemon
 from engine.settings import DEFAULT_MODEL
 from tests.words import TokenEmbedder
 

@@ -97,7 +97,8 @@ def _run(
         os.environ.pop(name, None)  # those of who asks count
     from engine.commands.asking import read_line, reranker_of
     from engine.core import Engine
-    from engine.serving.server import Daemon, claimed
+    from engine.serving.claim import claimed
+    from engine.serving.server import Daemon
 
     options = Options.of(model, runtime, cross_encoder)
     with (
@@ -125,7 +126,7 @@ def _stop(store: str) -> None:
         return
     process = link.process
     _told(link, "stop")
-    from engine.serving.server import is_free
+    from engine.serving.claim import is_free
 
     if not is_free(link.place, _STOP_SECONDS):
         raise click.ClickException(f"the daemon of {store} still runs; to end it: kill {process}")

@@ -20,14 +20,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from filelock import FileLock, Timeout
-
 import engine as package
 from engine import console
 from engine.errors import EngineError, StorageError
 from engine.serving import protocol
-from engine.serving.client import Options, make_directory
-from engine.serving.link import linked
+from engine.serving.claim import usable
+from engine.serving.client import Options
 from engine.serving.protocol import MalformedError, Message, Place
 from engine.serving.questions import QUESTIONS, Question, Search, error_out
 
@@ -45,59 +43,6 @@ _SILENCE_SECONDS = 60.0
 _PAUSE_SECONDS = 0.05
 _CONNECTIONS = 64
 _WAITING = 16
-
-
-@contextmanager
-def claimed(store: str) -> Iterator[Place]:
-    """The place of a store's helper, this process's alone; whoever was killed there has left it.
-
-    Raises `StorageError` where another helper has it, or there can be none.
-    """
-    if not hasattr(socket, "AF_UNIX"):
-        raise StorageError("a daemon needs a system with Unix sockets")
-    place = protocol.place_of(store)
-    with _unusable(place):
-        make_directory(place)
-    lock = FileLock(place.lock, timeout=0)
-    try:
-        with _unusable(place):
-            lock.acquire()
-    except Timeout:
-        raise StorageError(f"{_other(store)}; end it with: attendex daemon --stop") from None
-    try:
-        yield place
-    finally:
-        lock.release()
-
-
-@contextmanager
-def _unusable(place: Place) -> Iterator[None]:
-    try:
-        yield
-    except Timeout:
-        raise
-    except OSError as error:
-        raise StorageError(
-            f"no daemon can be had in {place.directory} ({error.strerror or error}); "
-            "set XDG_RUNTIME_DIR to a directory of yours"
-        ) from error
-
-
-def is_free(place: Place, seconds: float) -> bool:
-    """No helper has the place, or none any more within that time."""
-    try:
-        with FileLock(place.lock, timeout=seconds):
-            return True
-    except Timeout:
-        return False
-
-
-def _other(store: str) -> str:
-    link = linked(store)
-    if link is None:
-        return f"another daemon of {store} is starting or ending"
-    with link:
-        return f"a daemon of {store} runs already (process {link.process})"
 
 
 class _Notes(logging.Handler):
@@ -207,7 +152,7 @@ class Daemon:
             os.unlink(self._place.socket)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            with _unusable(self._place):
+            with usable(self._place):
                 listener.bind(self._place.socket)
                 os.chmod(self._place.socket, 0o600)
                 listener.listen(_WAITING)
