@@ -61,9 +61,11 @@ def until(condition: Callable[[], object]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+def _patient() -> Iterator[None]:
     """A busy machine is no reason to answer oneself."""
-    monkeypatch.setattr(link, "PATIENCE_SECONDS", 60.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(link, "PATIENCE_SECONDS", 60.0)
+        yield
 
 
 # A helper within this process, whose embedder counts words.
@@ -261,11 +263,14 @@ def test_what_is_no_message_is_answered(running: Running, monkeypatch: pytest.Mo
     assert "declined" in found.call(
         {"do": "search", "with": {"texts": 5, "k": 1, "combined": True}}
     )
-    monkeypatch.setattr(protocol, "MOST_ASKED", 100)
-    found._socket.sendall(b"x" * 200)
-    assert "at most 100 bytes" in json.loads(found._reader.readline())["fault"]
-    assert found._reader.readline() == b""
     found.close()
+    monkeypatch.setattr(protocol, "MOST_ASKED", 100)
+    with socket.socket(socket.AF_UNIX) as raw:
+        raw.connect(running.place.socket)
+        raw.sendall(b"x" * 200)
+        with raw.makefile("rb") as reader:
+            assert "at most 100 bytes" in json.loads(reader.readline())["fault"]
+            assert reader.readline() == b""
     monkeypatch.undo()
     assert ids(running.store, "dog")[0] == "0"
 
