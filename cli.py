@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import click
 
 from engine import __version__, console
-from engine.commands import asking, evaluating, indexing, keeping, moving
+from engine.commands import asking, evaluating, indexing, keeping, moving, serving
 from engine.errors import EngineError, InvalidInputError, LockedError, ModelMismatchError
 
 
@@ -49,6 +49,7 @@ for command in (
     keeping.compact,
     keeping.tune,
     keeping.tokens,
+    serving.daemon,
     evaluating.evaluate,
     moving.export,
     moving.import_,
@@ -75,33 +76,39 @@ def run(arguments: Sequence[str] | None = None) -> int:
         cli.main(args=arguments, prog_name="attendex", standalone_mode=False)
         sys.stdout.flush()
         return 0
-    except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else 1
-    except click.exceptions.Exit as stop:
-        return stop.exit_code
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        console.note("interrupted; what was committed is kept")
-        return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except OSError as error:
-        console.note(f"{error.filename or 'the output'}: {error.strerror or error}")
-        return 1
-    except EngineError as error:
-        console.note(str(error))
-        return _status(error)
-    except Exception as error:
-        if os.environ.get("ATTENDEX_DEBUG", "") not in ("", "0"):
-            traceback.print_exc()
-        console.note(
-            f"internal error: {type(error).__name__}: {error} (a fault of attendex; "
-            "run `attendex --debug …` to see the trace)"
-        )
-        return 1
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
+        return ended(error)
+
+
+def ended(error: BaseException) -> int:
+    """Say what ended a command, and return its exit status."""
+    match error:
+        case SystemExit():
+            return error.code if isinstance(error.code, int) else 1
+        case click.exceptions.Exit():
+            return error.exit_code
+        case click.ClickException():
+            error.show()
+            return error.exit_code
+        case click.Abort() | KeyboardInterrupt():
+            console.note("interrupted; what was committed is kept")
+            return 130
+        case BrokenPipeError():
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        case OSError():
+            console.note(f"{error.filename or 'the output'}: {error.strerror or error}")
+            return 1
+        case EngineError():
+            console.note(str(error))
+            return _status(error)
+    if os.environ.get("ATTENDEX_DEBUG", "") not in ("", "0"):
+        traceback.print_exception(error)
+    console.note(
+        f"internal error: {type(error).__name__}: {error} (a fault of attendex; "
+        "run `attendex --debug …` to see the trace)"
+    )
+    return 1
 
 
 def _status(error: EngineError) -> int:

@@ -44,8 +44,8 @@ class Console:
     def result(self, result: SearchResult, *, titled: bool = False) -> None:
         """The hits of one query; `titled` shows the query above its table."""
         if self.as_json:
-            for hit in result.hits:
-                self._line({"query": result.query, **_hit_fields(hit), "legs": result.legs})
+            for line in json_lines(result):
+                print(line)
             return
         from rich.table import Table
         from rich.text import Text
@@ -273,7 +273,18 @@ class Console:
 
 def note(text: str) -> None:
     """A line for the person at the terminal, on standard error."""
-    print(f"attendex: {printable(text)}", file=sys.stderr)
+    print(noted(text), file=sys.stderr)
+
+
+def noted(text: str) -> str:
+    """The line that `note` prints."""
+    return f"attendex: {printable(text)}"
+
+
+def json_lines(result: SearchResult) -> Iterator[str]:
+    """The hits of one query, a line each."""
+    for hit in result.hits:
+        yield _json({"query": result.query, **_hit_fields(hit), "legs": result.legs})
 
 
 def notes(report: AddReport) -> None:

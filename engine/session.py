@@ -7,8 +7,9 @@ import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Self
 
-from engine.errors import InvalidInputError, StorageError
+from engine.errors import InvalidInputError, SchemaVersionError, StorageError
 from engine.models import ModelSource
+from engine.storage import database
 from engine.storage.store import Store
 from engine.text import unicode
 
@@ -39,6 +40,30 @@ class Session:
         self._closed = True
         self._index = None
         self._store.close()
+
+    def refresh(self) -> str:
+        """Read schema and settings again, as opening does: another process may have changed them.
+
+        Returns the store's id. Raises what `Engine.open` raises, and `SchemaVersionError` where
+        the schema has become another.
+        """
+        self._check_open()
+        found = database.check_schema(self._store.path)
+        if found != self._store.schema:
+            raise SchemaVersionError(
+                f"the schema of {self._store.path} has become {found}; open it again",
+                found=found,
+                expected=self._store.schema,
+            )
+        return self._store.reload().store_id
+
+    def file_number(self) -> tuple[int, int]:
+        """Device and number of the store's database: another file's where it was exchanged.
+
+        Raises `OSError` where it is gone.
+        """
+        found = (self._store.path / database.FILE_NAME).stat()
+        return found.st_dev, found.st_ino
 
     def _open_index(self) -> IndexKeeper:
         with self._setup:

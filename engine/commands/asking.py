@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from functools import partial
+from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,16 +14,21 @@ import click
 from engine import console, page
 from engine.commands.options import (
     check_target,
+    helper_option,
     json_option,
     model_options,
     overwrite_option,
     store_option,
     write_page,
 )
+from engine.serving.client import Asking, Options
+from engine.serving.questions import Explain, Reasons, Search
 from engine.settings import DEFAULT_K, DEFAULT_MODEL, Mode
 
 if TYPE_CHECKING:
+    from engine.core import Engine
     from engine.ranking.contract import Reranker
+    from engine.serving.server import Line
 
 STDIN = "-"
 
@@ -59,6 +66,7 @@ STDIN = "-"
 @click.option("--timings", is_flag=True, help="Show the time of each stage.")
 @store_option
 @model_options
+@helper_option
 @json_option
 def query(
     text: str | None,
@@ -82,6 +90,7 @@ def query(
     model: str | None,
     offline: bool,
     runtime: str | None,
+    helper: bool | None,
     as_json: bool | None,
 ) -> None:
     """Find the texts that answer TEXT best; "-" reads queries from standard input, one a line.
@@ -95,57 +104,30 @@ def query(
     Filters: = != < <= > >=, in (…), contains, is null, not, and, or, parentheses;
     nested fields are dotted, odd names stand in `backquotes`, texts in 'quotes'.
     """
-    from engine.core import Engine
-
     out = console.Console(as_json)
-    combined = bool(like or unlike or arithmetic)
-    others = (context, mode, rerank, mass, html, cross_encoder, explain or None, passages or None)
-    if combined and any(other is not None for other in others):
-        raise click.UsageError(
-            "--like, --not and --arithmetic go with -k, --where, --exact and --timings only"
-        )
-    if combined and text == STDIN:
-        raise click.UsageError("--like, --not and --arithmetic take one TEXT, not standard input")
-    if text is None and not like:
-        raise click.UsageError("give a TEXT to search for, or --like ID")
+    question = _question(
+        text=text,
+        k=k,
+        context=context,
+        like=like,
+        unlike=unlike,
+        arithmetic=arithmetic,
+        mode=mode,
+        rerank=rerank,
+        cross_encoder=cross_encoder,
+        explain=explain,
+        html=html,
+        mass=mass,
+        where=where,
+        passages=passages,
+        exact=exact,
+    )
     if html is not None:
         check_target(html, overwrite)
-    with Engine.open(
-        store,
-        model=model,
-        offline=offline,
-        runtime=runtime,
-        reranker=_reranker(cross_encoder, offline),
-    ) as engine:
-        if combined or text is None:
-            from engine.combining import Combination, parse
-
-            sought = parse(text or "") if arithmetic else Combination(plus=(text,) if text else ())
-            results = [
-                engine.combine(
-                    plus=sought.plus,
-                    minus=sought.minus,
-                    like=like,
-                    unlike=unlike,
-                    k=k,
-                    where=where,
-                    exact=exact,
-                )
-            ]
-        else:
-            ask = partial(
-                engine.search_many,
-                k=k,
-                where=where,
-                mode=mode,
-                rerank=rerank,
-                passages=passages,
-                exact=exact,
-                explain=explain or html is not None,
-                mass=mass,
-                context=context,
-            )
-            results = ask(_lines_of_stdin() if text == STDIN else [text])
+    with _asking(store, model, offline, runtime, helper, cross_encoder) as asking:
+        if text == STDIN:
+            question = replace(question, texts=tuple(_lines_of_stdin()))
+        results = asking.ask(question)
     if text != STDIN and results[0].error is not None:
         raise results[0].error
     failed = 0
@@ -165,7 +147,95 @@ def query(
         raise SystemExit(1)
 
 
-def _reranker(cross_encoder: str | None, offline: bool) -> Reranker | None:
+def _question(
+    *,
+    text: str | None,
+    k: int,
+    context: str | None,
+    like: tuple[str, ...],
+    unlike: tuple[str, ...],
+    arithmetic: bool,
+    mode: str | None,
+    rerank: bool | None,
+    cross_encoder: str | None,
+    explain: bool,
+    html: str | None,
+    mass: float | None,
+    where: str | None,
+    passages: bool,
+    exact: bool,
+) -> Search:
+    """What the options of `query` ask. Raises `UsageError` where they do not go together."""
+    combined = bool(like or unlike or arithmetic)
+    others = (context, mode, rerank, mass, html, cross_encoder, explain or None, passages or None)
+    if combined and any(other is not None for other in others):
+        raise click.UsageError(
+            "--like, --not and --arithmetic go with -k, --where, --exact and --timings only"
+        )
+    if combined and text == STDIN:
+        raise click.UsageError("--like, --not and --arithmetic take one TEXT, not standard input")
+    if text is None and not like:
+        raise click.UsageError("give a TEXT to search for, or --like ID")
+    return Search(
+        texts=() if text is None else (text,),
+        k=k,
+        where=where,
+        exact=exact,
+        mode=mode,
+        rerank=rerank,
+        passages=passages,
+        explain=explain or html is not None,
+        mass=mass,
+        context=context,
+        combined=combined,
+        like=like,
+        unlike=unlike,
+        arithmetic=arithmetic,
+    )
+
+
+def read_line(arguments: list[str]) -> Line | None:
+    """What the arguments of `query` ask, where the answer is lines of JSON and nothing else."""
+    from engine.serving.server import Line
+
+    try:
+        given = query.make_context("query", arguments).params
+        simple = (
+            given["as_json"] is True and given["text"] != STDIN and given["helper"] is not False
+        )
+        if not simple or given["html"] is not None or given["timings"]:
+            return None
+        question = _question(**{name: given[name] for name in signature(_question).parameters})
+    except (click.ClickException, click.exceptions.Exit, click.Abort):
+        return None
+    named = (given["model"], given["cross_encoder"])
+    if any(name is not None and not os.path.isabs(name) for name in named):
+        return None
+    return Line(question, given["store"], Options.of(named[0], given["runtime"], named[1]))
+
+
+def _asking(
+    store: str,
+    model: str | None,
+    offline: bool,
+    runtime: str | None,
+    helper: bool | None,
+    cross_encoder: str | None = None,
+) -> Asking:
+    """The store opened, or its daemon."""
+
+    def opened() -> Engine:
+        from engine.core import Engine
+
+        reranker = reranker_of(cross_encoder, offline)
+        return Engine.open(store, model=model, offline=offline, runtime=runtime, reranker=reranker)
+
+    options = Options.of(model, runtime, cross_encoder)
+    return Asking(store, options, opened, console.note, use=helper, offline=offline)
+
+
+def reranker_of(cross_encoder: str | None, offline: bool) -> Reranker | None:
+    """The cross-encoder of a name, if one is named."""
     if cross_encoder is None:
         return None
     from engine.ranking.cross import CrossEncoderReranker
@@ -185,6 +255,7 @@ def _lines_of_stdin() -> list[str]:
 @overwrite_option
 @store_option
 @model_options
+@helper_option
 @json_option
 def explain(
     a: str,
@@ -195,6 +266,7 @@ def explain(
     model: str | None,
     offline: bool,
     runtime: str | None,
+    helper: bool | None,
     as_json: bool | None,
 ) -> None:
     """Show which words of A, read as a query, find an answer in which words of B, and back.
@@ -203,15 +275,16 @@ def explain(
     score (the shares sum to it), and the words of B it attends to most, with their softmax
     weights. Needs no store; where there is one, its model is taken.
     """
-    from engine.core import Engine, explain_texts
     from engine.storage.store import store_exists
 
     if html is not None:
         check_target(html, overwrite)
     if store_exists(Path(store)):
-        with Engine.open(store, model=model, offline=offline, runtime=runtime) as engine:
-            there, back = engine.explain(a, b), engine.explain(b, a)
+        with _asking(store, model, offline, runtime, helper) as asking:
+            there, back = asking.ask(Explain(a, b))
     else:
+        from engine.core import explain_texts
+
         named = DEFAULT_MODEL if model is None else model
         there = explain_texts(a, b, model=named, offline=offline, runtime=runtime)
         back = explain_texts(b, a, model=named, offline=offline, runtime=runtime)
@@ -228,6 +301,7 @@ def explain(
 @click.option("--where", help="Filter on metadata, as of query.")
 @store_option
 @model_options
+@helper_option
 @json_option
 def why(
     id: str,
@@ -239,6 +313,7 @@ def why(
     model: str | None,
     offline: bool,
     runtime: str | None,
+    helper: bool | None,
     as_json: bool | None,
 ) -> None:
     """Say why the document ID is, or is not, among the first answers to TEXT.
@@ -246,7 +321,6 @@ def why(
     Its rank by meaning and by words among all documents, its rank and score among the answers,
     the words of TEXT that it does not hold, whether the filter or the model's window left it out.
     """
-    from engine.core import Engine
-
-    with Engine.open(store, model=model, offline=offline, runtime=runtime) as engine:
-        console.Console(as_json).why(engine.why(id, text, k=k, where=where, mode=mode))
+    with _asking(store, model, offline, runtime, helper) as asking:
+        found = asking.ask(Reasons(id, text, k=k, where=where, mode=mode))
+        console.Console(as_json).why(found)

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 import click
 
 from engine import console, files
+from engine.serving.protocol import DEFAULT_STORE
 from engine.settings import DEFAULT_MODEL, Runtime
 
-DEFAULT_STORE = "attendex.store"
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 store_option = click.option(
@@ -35,6 +35,14 @@ tokens_option = click.option(
     "(default: yes).",
 )
 overwrite_option = click.option("--overwrite", is_flag=True, help="Write over a page there is.")
+helper_option = click.option(
+    "--daemon/--no-daemon",
+    "helper",
+    envvar="ATTENDEX_DAEMON",
+    default=None,
+    show_envvar=True,
+    help="Start a daemon where none runs, or ask none (default: one that runs is asked).",
+)
 demo_store_option = click.option(
     "--store",
     default="attendex-demo.store",
