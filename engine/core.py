@@ -54,7 +54,8 @@ class Engine(Writing, Searching):
     ) -> Engine:
         """Make a new store at `path` (a directory) and open it.
 
-        `model` is a sentence-transformers model by hub name or local path, or any `Embedder`.
+        `model` is a sentence-transformers model by hub name or local path, one behind an HTTP
+        endpoint ("openai:MODEL@https://host/v1"), or any `Embedder`.
         `offline` forbids fetching it; with `half` it runs in 16 bit on a GPU. `runtime` is what
         runs it: "auto", "onnx" or "sentence-transformers", which give the same vectors.
         `precision` is "float32" (None) or "int8": by onnxruntime in 8-bit integers, quicker and a

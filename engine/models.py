@@ -100,6 +100,8 @@ class ModelSource:
         if self._is_plugin:
             self._plugin(self._model)
             return self._model
+        if self._is_endpoint:
+            return self._endpoint_name(self._model)
         return self._find(self._model)[0].name
 
     def load(self) -> Embedder:
@@ -119,6 +121,8 @@ class ModelSource:
             )
         if self._is_plugin:
             return self._plugin(name)
+        if self._is_endpoint:
+            return self._endpoint(name)
         if self.precision is Precision.INT8:
             return self._in_int8(name)
         from engine.embedding import exports
@@ -147,6 +151,31 @@ class ModelSource:
         found = plugins.load(name)
         self._check(found.name, found.fingerprint)
         return found
+
+    @property
+    def _is_endpoint(self) -> bool:
+        from engine.embedding import endpoint
+
+        return isinstance(self._model, str) and endpoint.is_known(self._model)
+
+    def _endpoint_name(self, name: str) -> str:
+        """The endpoint's whole name, checked; nothing is asked of it."""
+        from engine.embedding import endpoint
+
+        model, base = endpoint.parse(name)
+        if self.precision is Precision.INT8:
+            raise _no_int8(name)
+        if self._expected is not None:
+            self._check(name, endpoint.fingerprint(model, self._expected.dimension))
+        return f"{endpoint.SCHEME}{model}@{base}"
+
+    def _endpoint(self, name: str) -> Embedder:
+        from engine.embedding import endpoint
+
+        full = self._endpoint_name(name)
+        if self._offline:
+            raise ModelUnavailableError(f"{full} is asked over the network, and this is offline")
+        return endpoint.load(full, None if self._expected is None else self._expected.dimension)
 
     def _exported(self, name: str) -> Embedder | None:
         """The model in onnxruntime, where an export is at hand; its own files are not looked for
@@ -218,6 +247,8 @@ class ModelSource:
             return "custom"
         if self._is_plugin:
             return "plugin"
+        if self._is_endpoint:
+            return "HTTP"
         if self._loaded is not None:
             return str(getattr(self._loaded, "runtime", "custom"))
         if self.precision is Precision.INT8:

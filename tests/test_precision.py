@@ -128,7 +128,7 @@ def test_a_store_keeps_to_its_precision(in_int8: onnx.OnnxEmbedder, tmp_path: Pa
         assert words is not None
     for asked in ({"precision": "float32"}, {"precision": Precision.FLOAT32}):
         with pytest.raises(ModelMismatchError, match=r"MiniLM-L6-v2 in int8, and .* in float32"):
-            Engine.open(tmp_path / "s", **asked)  # type: ignore[arg-type]
+            Engine.open(tmp_path / "s", **asked)
     Engine.open(tmp_path / "s", precision="int8", model=DEFAULT_MODEL, offline=True).close()
     with pytest.raises(InvalidInputError, match="give one of them"):
         Engine.open(tmp_path / "s", half=True)

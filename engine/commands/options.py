@@ -55,8 +55,9 @@ def model_options(command: Command) -> Command:
     """The options of commands that may embed."""
     model = click.option(
         "--model",
-        help=f"A sentence-transformers model, by hub name or local path. A new store takes "
-        f"{DEFAULT_MODEL}; an existing one knows its own.",
+        help=f"A sentence-transformers model, by hub name or local path, or one behind an HTTP "
+        f"endpoint: openai:MODEL@https://host/v1. A new store takes {DEFAULT_MODEL}; an existing "
+        "one knows its own.",
     )
     offline = click.option("--offline", is_flag=True, help="Never fetch a model.")
     runtime = click.option(
