@@ -47,7 +47,7 @@ precision_option = click.option(
     "--precision",
     type=click.Choice([precision.value for precision in Precision]),
     help="In what a new store embeds, for good: float32 (default), or int8, which onnxruntime runs "
-    "about twice as fast on a CPU; `status` shows what it loses.",
+    "quicker on a CPU; `status` shows what it loses.",
 )
 
 
