@@ -22,7 +22,7 @@ import click
 from benchmarks.wordnet import documents
 from engine.embedding.sentence_transformer import SentenceTransformerEmbedder
 from engine.models import ModelSource
-from engine.settings import DEFAULT_MODEL, Runtime
+from engine.settings import DEFAULT_MODEL, Precision, Runtime
 
 ROUNDS = 5
 PARAGRAPH = 10
@@ -59,6 +59,7 @@ def main(synsets: Path, texts: int) -> None:
     if not isinstance(reference, SentenceTransformerEmbedder):
         raise click.ClickException("there is no sentence-transformers model")
     by_onnx = ModelSource(DEFAULT_MODEL, offline=True, runtime=Runtime.ONNX).load()
+    in_int8 = ModelSource(DEFAULT_MODEL, offline=True, precision=Precision.INT8).load()
     bare = reference.model
     ways: dict[str, Callable[[list[str]], object]] = {
         "SentenceTransformer.encode": lambda some: bare.encode(
@@ -66,6 +67,7 @@ def main(synsets: Path, texts: int) -> None:
         ),
         "attendex, sentence-transformers": reference.embed_documents,
         "attendex, onnx": by_onnx.embed_documents,
+        "attendex, onnx, int8": in_int8.embed_documents,
     }
     glosses = [row.text for row in islice(documents(synsets, None), texts)]
     paragraphs = [

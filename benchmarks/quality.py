@@ -1,6 +1,6 @@
 """Answers against human judgements, stage by stage, over folders of collections.
 
-    python benchmarks/quality.py FOLDER… [--work DIR]
+    python benchmarks/quality.py FOLDER… [--work DIR] [--precision int8]
 
 A folder holds corpus.jsonl, queries.jsonl and qrels.tsv in BEIR's layout. Its documents, title and
 text joined by a space, are indexed with the default model into a store under DIR, where they stay
@@ -23,13 +23,13 @@ import click
 from engine import Engine, console
 from engine.evaluation import MEASURES, Evaluation, summary
 from engine.judgements import read_qrels, read_queries
-from engine.settings import DEFAULT_MODEL
+from engine.settings import DEFAULT_MODEL, Precision
 from engine.text.readers import ReadOptions
 
 FILES = ("corpus.jsonl", "queries.jsonl", "qrels.tsv")
 
 
-def evaluated(folder: Path, work: Path) -> Evaluation:
+def evaluated(folder: Path, work: Path, precision: Precision) -> Evaluation:
     """Every stage on one collection."""
     corpus, queries, qrels = (folder / name for name in FILES)
     with corpus.open(encoding="utf-8") as lines:
@@ -40,7 +40,10 @@ def evaluated(folder: Path, work: Path) -> Evaluation:
         joiner=" ",
         metadata_columns=(),
     )
-    with Engine.create(work / f"{folder.name}.store", model=DEFAULT_MODEL, exist_ok=True) as engine:
+    named = "store" if precision is Precision.FLOAT32 else f"{precision.value}.store"
+    with Engine.create(
+        work / f"{folder.name}.{named}", model=DEFAULT_MODEL, precision=precision, exist_ok=True
+    ) as engine:
         console.notes(engine.add_files([corpus], options=options))
         return engine.evaluate(read_queries(queries), read_qrels(qrels))
 
@@ -76,7 +79,13 @@ def directory(given: Path | None) -> Iterator[Path]:
     type=click.Path(exists=True, file_okay=False, path_type=Path),
 )
 @click.option("--work", type=click.Path(path_type=Path), help="Where stores are kept.")
-def main(folders: tuple[Path, ...], work: Path | None) -> None:
+@click.option(
+    "--precision",
+    type=click.Choice([one.value for one in Precision]),
+    default=Precision.FLOAT32.value,
+    show_default=True,
+)
+def main(folders: tuple[Path, ...], work: Path | None, precision: str) -> None:
     for folder in folders:
         for name in FILES:
             if not (folder / name).is_file():
@@ -87,7 +96,7 @@ def main(folders: tuple[Path, ...], work: Path | None) -> None:
     print("|---" * (len(MEASURES) + 5) + "|")
     with directory(work) as stores:
         for folder in folders:
-            report = evaluated(folder, stores)
+            report = evaluated(folder, stores, Precision(precision))
             for note in report.notes:
                 console.note(note)
             print("\n".join(rows(folder.name, report)), flush=True)

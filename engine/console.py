@@ -134,6 +134,7 @@ class Console:
                 "sources": f"{stats.sources:,}",
                 "pending": "\n".join(stats.pending) or "nothing",
                 "model": f"{stats.model} ({stats.dimension} dimensions, by {stats.runtime})",
+                "precision": _precision_line(stats),
                 "fingerprint": stats.fingerprint,
                 "metric": stats.metric,
                 "index": f"{index}, {stats.delta:,} newer, {stats.dead:,} deleted since",
@@ -371,6 +372,13 @@ def timings(results: Sequence[SearchResult]) -> None:
     spent = next((one.seconds_by_stage for one in results if one.error is None), {})
     stages = ", ".join(f"{name} {1000 * seconds:.1f} ms" for name, seconds in spent.items())
     note(f"{stages} ({_count(len(results), 'query').replace('querys', 'queries')})")
+
+
+def _precision_line(stats: Stats) -> str:
+    if stats.cosine is None:
+        return stats.precision
+    mean, least = stats.cosine
+    return f"{stats.precision} (cosine to float32 {mean:.4f} on average, {least:.4f} at least)"
 
 
 def _words_line(stats: Stats) -> str:

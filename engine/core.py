@@ -15,7 +15,7 @@ from engine.embedding.base import Embedder
 from engine.errors import DocumentNotFoundError, InvalidInputError
 from engine.searching import Searching, Where
 from engine.session import text_list
-from engine.settings import DEFAULT_MODEL, IndexSpec, Metric, Runtime
+from engine.settings import DEFAULT_MODEL, IndexSpec, Metric, Precision, Runtime
 from engine.storage.where import as_filter
 from engine.types import (
     Explanation,
@@ -48,18 +48,22 @@ class Engine(Writing, Searching):
         offline: bool = False,
         half: bool = False,
         runtime: Runtime | str | None = None,
+        precision: Precision | str | None = None,
         tokens: bool | None = None,
         reranker: Reranker | None = None,
     ) -> Engine:
         """Make a new store at `path` (a directory) and open it.
 
-        `model` is a sentence-transformers model by hub name or local path, or any `Embedder`.
+        `model` is a sentence-transformers model by hub name or local path, one behind an HTTP
+        endpoint ("openai:MODEL@https://host/v1"), or any `Embedder`.
         `offline` forbids fetching it; with `half` it runs in 16 bit on a GPU. `runtime` is what
-        runs it: "auto", "onnx" or "sentence-transformers", which give the same vectors. `tokens`
-        says whether the vectors of the texts' words are kept, for ranking and explanations (None:
-        yes, or as an existing store does). Where a store exists, `StoreExistsError` is raised, or
-        with `exist_ok` that store is opened, if it is of the same model and metric. Raises
-        `ModelError` where the model cannot be had, `StorageError` where the store cannot be made.
+        runs it: "auto", "onnx" or "sentence-transformers", which give the same vectors.
+        `precision` is "float32" (None) or "int8": by onnxruntime in 8-bit integers, quicker and a
+        little less true; the store embeds in it from then on. `tokens` says whether the vectors of
+        the texts' words are kept, for ranking and explanations (None: yes, or as an existing store
+        does). Where a store exists, `StoreExistsError` is raised, or with `exist_ok` that store is
+        opened, if it is of the same model and metric. Raises `ModelError` where the model cannot be
+        had, `StorageError` where the store cannot be made.
         """
         made = opening.create(
             path,
@@ -69,6 +73,7 @@ class Engine(Writing, Searching):
             offline=offline,
             half=half,
             runtime=runtime,
+            precision=precision,
             tokens=tokens,
         )
         return cls(*made, reranker)
@@ -83,17 +88,24 @@ class Engine(Writing, Searching):
         offline: bool = False,
         half: bool = False,
         runtime: Runtime | str | None = None,
+        precision: Precision | str | None = None,
         reranker: Reranker | None = None,
     ) -> Engine:
         """Open an existing store; it remembers its model, so none need be given.
 
-        A given `model` must be the store's own (a moved or renamed copy is), or
-        `ModelMismatchError` is raised. A store of an older schema is backed up and upgraded.
-        Raises `StoreNotFoundError`, `SchemaVersionError`, `CorruptionError`.
+        A given `model` must be the store's own (a moved or renamed copy is), and so must a given
+        `precision`, or `ModelMismatchError` is raised. A store of an older schema is backed up and
+        upgraded. Raises `StoreNotFoundError`, `SchemaVersionError`, `CorruptionError`.
         """
         return cls(
             *opening.open_store(
-                path, model, read_only=read_only, offline=offline, half=half, runtime=runtime
+                path,
+                model,
+                read_only=read_only,
+                offline=offline,
+                half=half,
+                runtime=runtime,
+                precision=precision,
             ),
             reranker,
         )
@@ -107,6 +119,7 @@ class Engine(Writing, Searching):
         offline: bool = False,
         half: bool = False,
         runtime: Runtime | str | None = None,
+        precision: Precision | str | None = None,
         reranker: Reranker | None = None,
     ) -> Engine:
         """Make a new, empty store for the vectors of an export, as `engine.transfer` opens it.
@@ -118,7 +131,14 @@ class Engine(Writing, Searching):
         if settings is None:
             raise InvalidInputError(f"{exported.path} has no vectors; make a store with a model")
         return cls(
-            *opening.create_with(path, settings, offline=offline, half=half, runtime=runtime),
+            *opening.create_with(
+                path,
+                settings,
+                offline=offline,
+                half=half,
+                runtime=runtime,
+                precision=precision,
+            ),
             reranker,
         )
 
@@ -139,7 +159,12 @@ class Engine(Writing, Searching):
     def stats(self) -> Stats:
         """What the store holds; loads neither the model nor the index."""
         self._check_open()
-        return replace(self._store.stats(), runtime=self._models.runtime)
+        return replace(
+            self._store.stats(),
+            runtime=self._models.runtime,
+            precision=self._models.precision.value,
+            cosine=self._models.cosine,
+        )
 
     def verify(self) -> VerifyReport:
         """Check the database and the index file against each other; changes nothing."""

@@ -80,9 +80,9 @@ class ModelMismatchError(ModelError):
     def __init__(self, *, store_model: str, given_model: str) -> None:
         super().__init__(
             f"the store was embedded with {store_model}, and the model given, {given_model}, is "
-            "another (its weights, pooling, prompts or normalisation differ): vectors of two "
-            "models cannot be compared; name no model to use the store's own, or index into a "
-            "new store"
+            "another (its weights, pooling, prompts, normalisation or precision differ): vectors "
+            "of two models cannot be compared; name neither model nor precision to use the store's "
+            "own, or index into a new store"
         )
         self.store_model = store_model
         self.given_model = given_model

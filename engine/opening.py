@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.embedding.base import Embedder, gives_words, is_symmetric
 from engine.errors import InvalidInputError, StoreExistsError
 from engine.models import ModelSource
-from engine.settings import IndexSpec, Metric, Runtime
+from engine.settings import IndexSpec, Metric, Precision, Runtime
 from engine.storage.records import StoreSettings
 from engine.storage.store import Store, as_path, create_store, new_store_id, store_exists
 
@@ -19,6 +19,7 @@ def create(
     offline: bool,
     half: bool,
     runtime: Runtime | str | None,
+    precision: Precision | str | None,
     tokens: bool | None,
 ) -> tuple[Store, ModelSource]:
     """A new store and its model; the existing one, of the same model and metric, if `exist_ok`.
@@ -29,7 +30,7 @@ def create(
     spec = IndexSpec() if index is None else index
     if not isinstance(spec, IndexSpec):
         raise InvalidInputError(f"index must be an IndexSpec, not {index!r}")
-    models = ModelSource(model, offline=offline, half=half, runtime=runtime)
+    models = ModelSource(model, offline=offline, half=half, runtime=runtime, precision=precision)
     if not store_exists(where):
         embedder = models.load()
         if spec.factory is not None:
@@ -58,7 +59,13 @@ def create(
     if not exist_ok:
         raise StoreExistsError(where)
     store, models = open_store(
-        where, model, read_only=False, offline=offline, half=half, runtime=runtime
+        where,
+        model,
+        read_only=False,
+        offline=offline,
+        half=half,
+        runtime=runtime,
+        precision=precision,
     )
     own = store.settings.metric
     if index is not None and spec.metric is not own:
@@ -82,12 +89,34 @@ def _keeps_words(embedder: Embedder, spec: IndexSpec) -> bool:
 
 
 def create_with(
-    path: object, made: StoreSettings, *, offline: bool, half: bool, runtime: Runtime | str | None
+    path: object,
+    made: StoreSettings,
+    *,
+    offline: bool,
+    half: bool,
+    runtime: Runtime | str | None,
+    precision: Precision | str | None,
 ) -> tuple[Store, ModelSource]:
     """A new store of given settings; its model is found when it is needed."""
     where = as_path(path)
+    ModelSource(
+        made.model,
+        offline=offline,
+        half=half,
+        runtime=runtime,
+        precision=precision,
+        expected=made,
+    )
     create_store(where, made)
-    return open_store(where, None, read_only=False, offline=offline, half=half, runtime=runtime)
+    return open_store(
+        where,
+        None,
+        read_only=False,
+        offline=offline,
+        half=half,
+        runtime=runtime,
+        precision=precision,
+    )
 
 
 def open_store(
@@ -98,13 +127,19 @@ def open_store(
     offline: bool,
     half: bool,
     runtime: Runtime | str | None,
+    precision: Precision | str | None,
 ) -> tuple[Store, ModelSource]:
     """An existing store and its model, checked if one is given but not loaded."""
     store = Store(as_path(path), read_only=read_only)
     try:
         given = store.settings.model if model is None else model
         models = ModelSource(
-            given, offline=offline, half=half, runtime=runtime, expected=store.settings
+            given,
+            offline=offline,
+            half=half,
+            runtime=runtime,
+            precision=precision,
+            expected=store.settings,
         )
         if model is not None:
             models.identify()

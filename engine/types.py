@@ -376,6 +376,8 @@ class Stats:
     answers are exact. `tokens` says whether word vectors are kept: `worded` passages have them, of
     `word_bytes`, and `wordless` embedded ones have not (`attendex tokens build` makes them).
     `runtime` is what runs the model now, or would ("onnxruntime on cpu"; "custom" for your own).
+    `precision` is what the model computes in; for int8 `cosine` is that of its vectors to float32,
+    on average and at least, as measured here (None where it has not yet run on this machine).
     """
 
     path: str
@@ -406,6 +408,8 @@ class Stats:
     wordless: int
     word_bytes: int
     runtime: str = ""
+    precision: str = "float32"
+    cosine: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

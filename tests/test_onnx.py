@@ -12,12 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine import Engine
+from engine import Document, Engine, SearchResult
 from engine.embedding import exports
 from engine.embedding.sentence_transformer import SentenceTransformerEmbedder
 from engine.errors import InvalidInputError, ModelError
 from engine.models import ModelSource
 from engine.settings import DEFAULT_MODEL
+from tests.conftest import DATA
 
 pytestmark = pytest.mark.model
 
@@ -31,6 +32,13 @@ WORDS = SENTENCE.split()
 TEXTS = [
     " ".join(WORDS[n % len(WORDS)] for n in range(start, start + count))
     for start, count in enumerate((1, 2, 3, 5, 8, 13, 40, 100, 250, 254, 260, 900))
+] + [
+    *exports.TEXTS,
+    "ไทยไม่มีช่องว่าง",
+    "हिन्दी में बैंक",
+    "Ελληνικά — τράπεζα",
+    "한국어 은행",
+    "﷽ \u200d\ufeff a\u0301",
 ]
 
 
@@ -164,6 +172,44 @@ def test_runtimes_answer_alike(exported: exports.Export, tmp_path: Path) -> None
     np.testing.assert_allclose(
         [hit.score for hit in one.hits], [hit.score for hit in other.hits], atol=1e-5
     )
+
+
+@pytest.mark.data
+def test_runtimes_rank_alike(exported: exports.Export, tmp_path: Path) -> None:
+    """The ten first of sixty of Cranfield's queries among three hundred of its documents.
+
+    Rankings by words are compared over one store: words are kept in int8, where the last digit of
+    a state may turn a rounding, and with it two hits whose scores differ by some 1e-5.
+    """
+    rng = np.random.default_rng(0)
+    folder = DATA / "cranfield"
+    lines = (folder / "corpus.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(lines[n]) for n in rng.choice(len(lines), 300, replace=False)]
+    documents = [Document(row["text"], id=row["_id"]) for row in rows if row["text"]]
+    asked = (folder / "queries.jsonl").read_text(encoding="utf-8").splitlines()
+    queries = [json.loads(asked[n])["text"] for n in rng.choice(len(asked), 60, replace=False)]
+    with Engine.create(tmp_path / "s", offline=True, runtime="onnx") as engine:
+        engine.add(documents)
+        assert engine.stats().runtime == exports.NAME
+        ranked = engine.search_many(queries)
+        dense = engine.search_many(queries, mode="dense", rerank=False)
+    with Engine.open(tmp_path / "s", runtime="sentence-transformers") as engine:
+        same_top_ten(ranked, engine.search_many(queries))
+        assert engine.stats().runtime.startswith("sentence-transformers")
+    with Engine.create(
+        tmp_path / "t", offline=True, runtime="sentence-transformers", tokens=False
+    ) as engine:
+        engine.add(documents)
+        same_top_ten(dense, engine.search_many(queries, mode="dense", rerank=False))
+
+
+def same_top_ten(one: list[SearchResult], other: list[SearchResult]) -> None:
+    assert len(one) == len(other) == 60
+    for mine, theirs in zip(one, other, strict=True):
+        assert len(mine.hits) == 10
+        assert [hit.id for hit in mine.hits] == [hit.id for hit in theirs.hits]
+        scores = np.array([[hit.score for hit in result.hits] for result in (mine, theirs)])
+        np.testing.assert_allclose(scores[0], scores[1], atol=1e-5)
 
 
 def test_a_fresh_process_answers_without_torch(exported: exports.Export, tmp_path: Path) -> None:

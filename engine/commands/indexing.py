@@ -15,6 +15,7 @@ from engine.commands.options import (
     half_option,
     json_option,
     model_options,
+    precision_option,
     store_option,
     tokens_option,
 )
@@ -39,6 +40,7 @@ DEMO_QUERIES = (
 @store_option
 @model_options
 @half_option
+@precision_option
 @tokens_option
 @click.option(
     "--metric",
@@ -82,6 +84,7 @@ def index(
     offline: bool,
     runtime: str | None,
     half: bool,
+    precision: str | None,
     tokens: bool | None,
     metric: str | None,
     whole: bool,
@@ -142,7 +145,9 @@ def index(
         _report_nothing(intake)
         return
     with (
-        _opened_for_index(store, exists, model, offline, runtime, half, metric, tokens) as engine,
+        _opened_for_index(
+            store, exists, model, offline, runtime, half, precision, metric, tokens
+        ) as engine,
         console.progress() as show,
     ):
         intake.check_width(engine.stats().dimension)
@@ -182,6 +187,7 @@ def _opened_for_index(
     offline: bool,
     runtime: str | None,
     half: bool,
+    precision: str | None,
     metric: str | None,
     tokens: bool | None,
 ) -> Engine:
@@ -196,9 +202,12 @@ def _opened_for_index(
             offline=offline,
             runtime=runtime,
             half=half,
+            precision=precision,
             tokens=tokens,
         )
-    opened = Engine.open(store, model=model, offline=offline, runtime=runtime, half=half)
+    opened = Engine.open(
+        store, model=model, offline=offline, runtime=runtime, half=half, precision=precision
+    )
     held = opened.stats()
     own, kept = held.metric, held.tokens
     if metric is not None and metric != own:

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from engine import console
-from engine.commands.options import half_option, json_option, model_options, store_option
+from engine.commands.options import (
+    half_option,
+    json_option,
+    model_options,
+    precision_option,
+    store_option,
+)
 from engine.errors import StoreExistsError
 from engine.settings import DEFAULT_MODEL
 
@@ -76,6 +82,7 @@ def export(
 @store_option
 @model_options
 @half_option
+@precision_option
 @json_option
 def import_(
     file: str,
@@ -86,6 +93,7 @@ def import_(
     offline: bool,
     runtime: str | None,
     half: bool,
+    precision: str | None,
     as_json: bool | None,
 ) -> None:
     """Take in what `attendex export` wrote to FILE (- for standard input), making the store if
@@ -98,7 +106,7 @@ def import_(
 
     with (
         ExportFile(file, format_) as exported,
-        _opened(exported, vectors, store, model, offline, runtime, half) as engine,
+        _opened(exported, vectors, store, model, offline, runtime, half, precision) as engine,
         console.progress() as show,
     ):
         report = engine.import_file(exported, vectors=vectors, on_progress=show)
@@ -119,6 +127,7 @@ def _opened(
     offline: bool,
     runtime: str | None,
     half: bool,
+    precision: str | None,
 ) -> Engine:
     from engine.core import Engine
     from engine.storage.store import store_exists
@@ -126,12 +135,27 @@ def _opened(
     like_the_vectors = model is None and vectors and exported.header is not None
     if like_the_vectors and not store_exists(Path(store)):
         with suppress(StoreExistsError):  # another process was faster
-            return Engine.create_for(store, exported, offline=offline, runtime=runtime, half=half)
+            return Engine.create_for(
+                store,
+                exported,
+                offline=offline,
+                runtime=runtime,
+                half=half,
+                precision=precision,
+            )
     if store_exists(Path(store)):
-        return Engine.open(store, model=model, offline=offline, runtime=runtime, half=half)
+        return Engine.open(
+            store, model=model, offline=offline, runtime=runtime, half=half, precision=precision
+        )
     given = DEFAULT_MODEL if model is None else model
     return Engine.create(
-        store, model=given, exist_ok=True, offline=offline, runtime=runtime, half=half
+        store,
+        model=given,
+        exist_ok=True,
+        offline=offline,
+        runtime=runtime,
+        half=half,
+        precision=precision,
     )
 
 

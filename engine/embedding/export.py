@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 
 from engine.embedding import exports
-from engine.embedding.exports import MODEL, TOKENIZER, Export, Shape
+from engine.embedding.exports import MODEL, TEXTS, TOKENIZER, Export, Shape
 from engine.embedding.onnx import OUTPUTS, OnnxEmbedder
 from engine.embedding.sentence_transformer import SentenceTransformerEmbedder
 
@@ -24,21 +25,6 @@ _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 _OPSET = 17
 TOLERANCE = 1e-5
 """How far a component of a unit vector may be from the model's own."""
-_SENTENCE = "The bank of the river was muddy, and nobody had been there since 1999. "
-TEXTS = (
-    "a",
-    "bank",
-    "!",
-    "She paid the money into the bank.",
-    "crème brûlée, naïve café — façade",
-    "水曜日に銀行でお金を預けました。",
-    "Привет, как дела? שלום עולם مرحبا بالعالم",
-    "👩‍👩‍👧 emoji 🎉 and\ttabs\nand lines",
-    "unbelievably-hyphenated, e.g. POL-358 (don't)",
-    _SENTENCE,
-    _SENTENCE * 6,
-    _SENTENCE * 60,
-)
 
 log = logging.getLogger("attendex")
 
@@ -59,7 +45,7 @@ class _Traced(torch.nn.Module):
 def make(embedder: SentenceTransformerEmbedder) -> Export | str:
     """The export of a model on the CPU, checked and kept; or why there is none."""
 
-    def write(directory: Path) -> tuple[Shape, float] | str:
+    def write(directory: Path) -> Export | str:
         try:
             shape = _write(embedder, directory)
             return _checked(embedder, Export(directory, shape, 0.0))
@@ -99,8 +85,8 @@ def _write(embedder: SentenceTransformerEmbedder, directory: Path) -> Shape:
     return embedder.shape
 
 
-def _checked(embedder: SentenceTransformerEmbedder, export: Export) -> tuple[Shape, float] | str:
-    """The greatest difference of a component, or what is not the same."""
+def _checked(embedder: SentenceTransformerEmbedder, export: Export) -> Export | str:
+    """The export with the greatest difference of a component, or what is not the same."""
     made = OnnxEmbedder(embedder.name, embedder.fingerprint, export)
     largest = 0.0
     for query in (False, True):
@@ -115,4 +101,4 @@ def _checked(embedder: SentenceTransformerEmbedder, export: Export) -> tuple[Sha
                 largest = max(largest, float(np.abs(one.vectors - other.vectors).max()))
     if not largest <= TOLERANCE:
         return f"its vectors differ from the model's by {largest:.1e}"
-    return export.shape, largest
+    return replace(export, difference=largest)

@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,22 @@ _RECORD = "export.json"
 _FORMAT = 1
 _GPU = Path("/dev/nvidiactl")
 _ABANDONED_SECONDS = 3600.0
+_SENTENCE = "The bank of the river was muddy, and nobody had been there since 1999. "
+TEXTS = (
+    "a",
+    "bank",
+    "!",
+    "She paid the money into the bank.",
+    "crème brûlée, naïve café — façade",
+    "水曜日に銀行でお金を預けました。",
+    "Привет, как дела? שלום עולם مرحبا بالعالم",
+    "👩‍👩‍👧 emoji 🎉 and\ttabs\nand lines",
+    "unbelievably-hyphenated, e.g. POL-358 (don't)",
+    _SENTENCE,
+    _SENTENCE * 6,
+    _SENTENCE * 60,
+)
+"""What an export is checked with: all lengths, several scripts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +69,34 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """An export that can be run: its directory, and how far its vectors were from the model's."""
+    """An export that can be run: its directory, and how far a component of its vectors was from
+    the model's. `cosine` is that of its vectors and the model's, on average and at least, where
+    it is a copy in int8."""
 
     directory: Path
     shape: Shape
     difference: float
+    cosine: tuple[float, float] | None = None
+
+
+def is_installed() -> bool:
+    """onnxruntime is there."""
+    return find_spec("onnxruntime") is not None
 
 
 def is_runnable() -> bool:
     """onnxruntime is installed, and there is no GPU that would be quicker."""
-    return find_spec("onnxruntime") is not None and not _GPU.exists()
+    return is_installed() and not _GPU.exists()
 
 
 def is_makeable() -> bool:
     """An export can be made here."""
     return is_runnable() and find_spec("onnx") is not None
+
+
+def can_quantise() -> bool:
+    """A copy in int8 can be made here, and run: on the CPU, GPU or not."""
+    return is_installed() and find_spec("onnx") is not None
 
 
 def cache() -> Path:
@@ -104,8 +133,14 @@ def find(fingerprint: str) -> Export | None:
             path = directory / name
             if files.stamp_of(path) != tuple(stamp) and files.sha256_file(path) != checksum:
                 return None
-        return Export(directory, Shape(**record["shape"]), float(record["difference"]))
-    except (OSError, ValueError, KeyError, TypeError):
+        cosine = record.get("cosine")
+        return Export(
+            directory,
+            Shape(**record["shape"]),
+            float(record["difference"]),
+            None if cosine is None else (float(cosine[0]), float(cosine[1])),
+        )
+    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError):
         return None
 
 
@@ -118,7 +153,7 @@ def refusal(fingerprint: str) -> str | None:
         return None
 
 
-def publish(fingerprint: str, write: Callable[[Path], tuple[Shape, float] | str]) -> Export | str:
+def publish(fingerprint: str, write: Callable[[Path], Export | str]) -> Export | str:
     """Let `write` fill a directory, and keep it: as an export, or as the reason it gives.
 
     Where another process has made one meanwhile, that is the export. Raises `OSError` where it
@@ -136,15 +171,15 @@ def publish(fingerprint: str, write: Callable[[Path], tuple[Shape, float] | str]
                 path.unlink()
             record = {"refused": made, "version": __version__}
         else:
-            shape, difference = made
             sums = {
                 path.name: (files.stamp_of(path), files.sha256_file(path))
                 for path in work.iterdir()
             }
             record = {
                 "format": _FORMAT,
-                "shape": asdict(shape),
-                "difference": difference,
+                "shape": asdict(made.shape),
+                "difference": made.difference,
+                "cosine": made.cosine,
                 "files": sums,
             }
         if (other := find(fingerprint)) is not None:
@@ -153,7 +188,7 @@ def publish(fingerprint: str, write: Callable[[Path], tuple[Shape, float] | str]
         _replace(work, target)
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    return made if isinstance(made, str) else Export(target, *made)
+    return made if isinstance(made, str) else replace(made, directory=target)
 
 
 def _replace(source: Path, target: Path) -> None:

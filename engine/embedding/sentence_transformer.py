@@ -36,10 +36,18 @@ class SentenceTransformerEmbedder(TokenizedEmbedder):
 
     With `half`, a model on a GPU runs in 16 bit: about twice as fast, and vectors differ from
     those in 32 bit by some 1e-3 of their length. On a CPU it stays in 32 bit, and says so.
+    With `on_cpu` it stays off the GPU.
     """
 
-    def __init__(self, located: LocatedModel, fingerprint: str, *, half: bool = False) -> None:
-        self.model = _load(located.path)
+    def __init__(
+        self,
+        located: LocatedModel,
+        fingerprint: str,
+        *,
+        half: bool = False,
+        on_cpu: bool = False,
+    ) -> None:
+        self.model = _load(located.path, "cpu" if on_cpu else None)
         on_gpu = self.model.device.type == GPU
         if half and on_gpu:
             self.model.half()
@@ -101,28 +109,30 @@ def _shape(model: SentenceTransformer, tokenizer: Tokenizer) -> Shape:
     )
 
 
-_loaded: WeakValueDictionary[tuple[str, str, bool], SentenceTransformerEmbedder] = (
+_loaded: WeakValueDictionary[tuple[str, str, bool, bool], SentenceTransformerEmbedder] = (
     WeakValueDictionary()
 )
 _loading = threading.Lock()
 
 
 def load(
-    located: LocatedModel, fingerprint: str, *, half: bool = False
+    located: LocatedModel, fingerprint: str, *, half: bool = False, on_cpu: bool = False
 ) -> SentenceTransformerEmbedder:
     """The embedder of a model; stores of one process that use the same model share it."""
-    key = (located.name, fingerprint, half)
+    key = (located.name, fingerprint, half, on_cpu)
     with _loading:
         found = _loaded.get(key)
         if found is None:
-            found = _loaded[key] = SentenceTransformerEmbedder(located, fingerprint, half=half)
+            found = _loaded[key] = SentenceTransformerEmbedder(
+                located, fingerprint, half=half, on_cpu=on_cpu
+            )
         return found
 
 
-def _load(path: Path) -> SentenceTransformer:
+def _load(path: Path, device: str | None) -> SentenceTransformer:
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
-        return SentenceTransformer(str(path), local_files_only=True)
+        return SentenceTransformer(str(path), local_files_only=True, device=device)
     except Exception as error:  # any of three libraries may fail here, each in its own way
         raise ModelError(f"the model in {path} cannot be loaded: {error}") from error
 
