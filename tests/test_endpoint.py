@@ -142,8 +142,9 @@ def test_a_store_remembers_its_endpoint(server: Server, tmp_path: Path) -> None:
         Engine.open(tmp_path / "s", model=f"openai:words-2@{server.url}")
     with Engine.open(tmp_path / "s", offline=True) as engine:
         assert engine.search("apple", mode="lexical").hits[0].id == "a"
+        assert engine.search("apple", k=1).hits[0].id == "a"  # it was asked before
         with pytest.raises(ModelUnavailableError, match="this is offline"):
-            engine.search("apple")
+            engine.search("sky")
     elsewhere = f"openai:words-1@{server.url}/moved"
     Engine.open(tmp_path / "s", model=elsewhere).close()
     with Engine.open(tmp_path / "s") as engine:
