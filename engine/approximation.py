@@ -108,14 +108,19 @@ class Approximation:
         trials: list[Trial] = [exact] if kind is IndexKind.AUTO else []
         found: dict[str, tuple[CacheFile, ApproximateIndex]] = {}
         for one in (IndexKind.HNSW, IndexKind.IVF) if kind is IndexKind.AUTO else (kind,):
-            started = time.perf_counter()
-            factory = self._factory(one, index)
-            file = self._save(f"{one.value}-{generation}.faiss", factory, index)
-            seconds = time.perf_counter() - started
-            path, plan = self._directory / file.file, Plan(factory, 1, native.FEW)
-            loaded = ApproximateIndex.load(path, index, index.ids, plan)
-            found[factory] = file, loaded
-            trials += tuning.tried(loaded, choosing, metric, path.stat().st_size, seconds)
+            for number, factory in enumerate(self._factories(one, index)):
+                started = time.perf_counter()
+                name = f"{one.value}{number or ''}-{generation}.faiss"
+                file = self._save(name, factory, index)
+                seconds = time.perf_counter() - started
+                path, plan = self._directory / file.file, Plan(factory, 1, native.FEW)
+                loaded = ApproximateIndex.load(path, index, index.ids, plan)
+                found[factory] = file, loaded
+                size = path.stat().st_size
+                new = list(tuning.tried(loaded, choosing, metric, size, seconds))
+                trials += new
+                if tuning.good_enough(new, target, None):
+                    break
         good = tuning.good_enough(trials, target, self._settings.memory)
         front = tuple(tuning.pareto(trials))
         for trial in good[:_LOOKS]:
@@ -139,10 +144,11 @@ class Approximation:
         )
         return Made(refused=self._refused(rows), report=TuneReport(front, exact, target))
 
-    def _factory(self, kind: IndexKind, index: VectorIndex) -> str:
+    def _factories(self, kind: IndexKind, index: VectorIndex) -> tuple[str, ...]:
+        """What is made for a kind, the next only where the one before is not good enough."""
         if kind is IndexKind.HNSW:
-            return native.graph()
-        return self._settings.factory or native.cells(*index.vectors.shape)
+            return native.graphs()
+        return (self._settings.factory or native.cells(*index.vectors.shape),)
 
     def _refused(self, rows: int) -> Refused:
         settings = self._settings

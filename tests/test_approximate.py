@@ -36,7 +36,7 @@ def clustered(n: int, seed: int = 0) -> Float32Array:
 
 
 def made(kind: str, exact: FlatIndex, ids: Any, rows: Float32Array, width: int) -> ApproximateIndex:
-    factory = native.graph() if kind == "hnsw" else native.cells(len(rows), D)
+    factory = native.graphs()[0] if kind == "hnsw" else native.cells(len(rows), D)
     return ApproximateIndex(exact, native.build(factory, rows), ids, Plan(factory, width, 50))
 
 
@@ -128,7 +128,7 @@ def test_only_searches_of_the_base_without_a_filter_may_miss() -> None:
 
 
 def test_factories() -> None:
-    assert native.graph() == "HNSW32"
+    assert native.graphs() == ("HNSW32_SQ8", "HNSW32")
     assert native.cells(100_000, 384) == "IVF1264,PQ96x4fs"
     assert native.cells(10_000, 384) == "IVF256,PQ96x4fs"
     assert native.cells(10_000, 30) == "IVF256,Flat"
@@ -282,12 +282,12 @@ def test_what_was_refused_is_not_tried_again_at_every_publication(
     plain = native.build
     monkeypatch.setattr(native, "build", lambda f, rows: built.append(f) or plain(f, rows))  # type: ignore[func-returns-value]
     store.tune(kind="hnsw", recall=0.9, memory=10)
-    assert built == ["HNSW32"]
+    assert built == ["HNSW32_SQ8"]
     store.rebuild()
-    assert built == ["HNSW32"]
+    assert built == ["HNSW32_SQ8"]
     store.tune(kind="hnsw", recall=0.999)
     assert "cannot be told from a sample of 1000 rows, only up to 0.9962" in caplog.text
-    assert built == ["HNSW32"], "no index could be certain of so much"
+    assert built == ["HNSW32_SQ8"], "no index could be certain of so much"
     store.add_vectors(clustered(1600, seed=3), ids=[f"m{n}" for n in range(1600)])
     store.rebuild()
     assert store.stats().recall is None
@@ -429,9 +429,9 @@ def test_tuning_on_the_command_line(
     path = ["--store", str(tmp_path / "s")]
     assert cli.run(["tune", "--kind", "hnsw", "--recall", "0.9", "--json", *path]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert report["chosen"]["factory"] == "HNSW32"
+    assert report["chosen"]["factory"] == "HNSW32_SQ8"
     assert cli.run(["tune", "--kind", "hnsw", "--recall", "0.9", "--table", *path]) == 0
-    assert "-> HNSW32" in capsys.readouterr().out
+    assert "-> HNSW32_SQ8" in capsys.readouterr().out
     assert cli.run(["status", "--table", *path]) == 0
     assert "approximate: recall@10" in " ".join(capsys.readouterr().out.split())
     assert cli.run(["tune", "--memory", "10KB", *path]) == 0
@@ -441,3 +441,21 @@ def test_tuning_on_the_command_line(
     assert keeping._bytes("1.5 GiB") == 3 << 29
     assert keeping._bytes("500") == 500
     assert cli.run(["tune", "--recall", "2", *path]) == 2
+
+
+def test_a_graph_over_the_vectors_where_bytes_are_too_rough(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One far longer row takes all of a byte's levels for itself."""
+    rows = clustered(3000)
+    rows[0] *= 3000
+    spec = IndexSpec(metric=Metric.IP)
+    with Engine.create(tmp_path / "s", model=WordEmbedder(D), index=spec) as engine:
+        engine.add_vectors(rows, ids=[str(n) for n in range(3000)])
+        report = engine.tune(kind="hnsw", recall=0.9)
+        assert report.chosen.factory == "HNSW32"
+        (file,) = (tmp_path / "s" / "index").glob("hnsw*")
+        assert engine.verify().problems == ()
+        (found,) = engine.search_vectors(rows[5:6], k=3, rerank=False)
+        assert found.hits[0].id in ("0", "5")
+    assert file.stat().st_size > 3000 * D * 4

@@ -169,7 +169,7 @@ def test_the_command_line(
     assert cli.run(["query", "apple", "-k", "1", *store]) == 0
     assert '"red apple"' in capsys.readouterr().out
     server.reply = lambda _: {"error": "none"}
-    assert cli.run(["query", "sky", *store]) == 1
+    assert cli.run(["query", "clouds", *store]) == 1
     assert capsys.readouterr().err.count("\n") == 1
 
 

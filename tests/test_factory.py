@@ -27,9 +27,9 @@ from tests.test_index import collection
 from tests.words import WordEmbedder
 
 CELLS = (1, 2, 4, 8, 16, 32)
-GRAPH = (64, 128, 256, 512, 1024)
+GRAPH = (64, 96, 128, 192, 256, 512, 1024)
 STRINGS = {
-    "HNSW16": (16, 32, *GRAPH),
+    "HNSW16": (16, 24, 32, 48, *GRAPH),
     "HNSW16,SQ8": GRAPH,
     "L2norm,HNSW16": GRAPH,
     "IVF32,Flat": CELLS,

@@ -66,9 +66,9 @@ class ApproximateIndex:
         return cls(exact, NativeIndex.load(path), ids, plan)
 
     @property
-    def is_rough(self) -> bool:
-        """See `NativeIndex.is_rough`."""
-        return self._native.is_rough
+    def candidates(self) -> Sequence[int]:
+        """See `NativeIndex.candidates`."""
+        return self._native.candidates
 
     def widths(self, candidates: int) -> Sequence[int]:
         """See `NativeIndex.widths`."""

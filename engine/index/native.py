@@ -37,6 +37,9 @@ _CELL_SEARCH: Any = getattr(faiss, "SearchParametersIVF")  # noqa: B009
 _MOVED_SEARCH: Any = getattr(faiss, "SearchParametersPreTransform")  # noqa: B009
 _REFINED_SEARCH: Any = getattr(faiss, "IndexRefineSearchParameters")  # noqa: B009
 """FAISS adds their keyword arguments at run time, of which its stubs know nothing."""
+_CANDIDATES = (50, 200, 800)
+"""Proposed where FAISS's own scores are rough."""
+_GRAPH_WIDTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024)
 _WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
@@ -79,10 +82,18 @@ class NativeIndex:
         own = faiss.IndexHNSWFlat | faiss.IndexFlat
         return bool(self._wrappers) or not isinstance(self._core, own)
 
+    @property
+    def candidates(self) -> Sequence[int]:
+        """How many rows it is worth letting it propose: the rougher its scores, the more."""
+        if not self.is_rough:
+            return (FEW,)
+        bytewise = isinstance(self._core, faiss.IndexHNSWSQ) and not self._wrappers
+        return (FEW, 2 * FEW) if bytewise else _CANDIDATES
+
     def widths(self, candidates: int) -> Sequence[int]:
         """The widths worth trying for so many candidates, narrow to wide; 0 where it has none."""
         if isinstance(self._core, faiss.IndexHNSW):
-            return [width for width in _WIDTHS if width >= min(candidates, _WIDTHS[-1])]
+            return [width for width in _GRAPH_WIDTHS if width >= min(candidates, _WIDTHS[-1])]
         if isinstance(self._core, faiss.IndexIVF):
             most = int(self._core.nlist)
             return (*(width for width in _WIDTHS if width < most), most)
@@ -125,9 +136,10 @@ class NativeIndex:
         self.propose(rows[:1], 1, 1, 1)
 
 
-def graph() -> str:
-    """HNSW over the vectors themselves."""
-    return f"HNSW{LINKS}"
+def graphs() -> tuple[str, ...]:
+    """HNSW over bytes, which are read in a quarter of the time, and over the vectors themselves,
+    where bytes are too rough."""
+    return f"HNSW{LINKS}_SQ8", f"HNSW{LINKS}"
 
 
 def cells(rows: int, dimension: int) -> str:

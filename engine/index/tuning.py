@@ -16,7 +16,6 @@ import numpy as np
 from engine.index import batch
 from engine.index.approximate import ApproximateIndex
 from engine.index.contract import Candidates, VectorIndex, exact_top
-from engine.index.native import FEW
 from engine.settings import Metric
 from engine.types import Float32Array, IdArray, Trial
 
@@ -24,8 +23,6 @@ K = 10
 SEED = 0
 CHOOSING = 1000
 REPORTING = 1000
-CANDIDATES = (50, 200, 800)
-"""Proposed where FAISS's own scores are rough."""
 _TIMED = 50
 _Z = 1.959964
 
@@ -76,7 +73,7 @@ def tried(
 ) -> Iterator[Trial]:
     """Trials of all widths, with the numbers of candidates that may help, of an index that took
     so many bytes and seconds."""
-    for candidates in CANDIDATES if index.is_rough else (FEW,):
+    for candidates in index.candidates:
         for width in index.widths(candidates):
             plan = replace(index.plan, width=width, candidates=candidates)
             yield measure(index.with_plan(plan), sample, metric, size, seconds)
