@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 from typing import NamedTuple
 
-from engine import __version__
+from engine import __version__, threads
 from engine.errors import EngineError
 from engine.settings import DEFAULT_MODEL
 
@@ -36,7 +36,7 @@ def examine(store: str | None, *, offline: bool = True) -> Iterator[Finding]:
     yield from _sqlite()
     yield from _libraries()
     yield from _native()
-    yield Finding("processors", f"{os.cpu_count()}, of which {_usable()} may be used")
+    yield Finding("processors", f"{os.cpu_count()}, of which {threads.processors()} may be used")
     yield _guarded("device", _device)
     yield _guarded("model", lambda: _model(offline))
     yield _guarded("cache", _cache)
@@ -113,11 +113,6 @@ def _native() -> Iterator[Finding]:
             f"{len(several)} copies" + (", each with threads of its own" if harmless else ""),
             None if harmless else "several copies may end the process on this system",
         )
-
-
-def _usable() -> int:
-    usable = getattr(os, "sched_getaffinity", None)
-    return len(usable(0)) if usable is not None else os.cpu_count() or 1
 
 
 def _device() -> Finding:

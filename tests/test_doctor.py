@@ -7,14 +7,17 @@ import subprocess
 import sys
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import cli
-from engine import Engine, __version__
+from engine import Engine, __version__, threads
 from engine.doctor import Finding, examine
-from engine.embedding import locate
+from engine.embedding import exports, locate, onnx
 from engine.errors import ModelUnavailableError
+from engine.models import ModelSource
+from engine.settings import DEFAULT_MODEL
 from tests.words import WordEmbedder
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -75,6 +78,8 @@ import {order[2]}
 import sys
 import numpy as np
 from engine import Engine
+from engine.models import ModelSource
+from engine.settings import DEFAULT_MODEL
 from tests.words import WordEmbedder
 rows = np.random.default_rng(0).standard_normal((3000, 512), dtype=np.float32)
 with Engine.create(sys.argv[1], model=WordEmbedder()) as engine:
@@ -96,3 +101,23 @@ print(np.argsort(-right, axis=1)[:, :3].astype(str).tolist())
     one, many, right = done.stdout.splitlines()
     assert many == right
     assert one == f"{right[: right.index(']') + 1]}]"
+
+
+@pytest.mark.parametrize(
+    ("told", "right"), [("1", 1), ("3,2", 3), ("", None), ("0", None), ("many", None)]
+)
+def test_threads_are_those_told(
+    told: str, right: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", told)
+    assert threads.wanted() == (threads.processors() if right is None else right)
+
+
+@pytest.mark.model
+def test_the_runtime_takes_no_more_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    embedder: Any = ModelSource(DEFAULT_MODEL, offline=True, runtime="onnx").load()
+    export = exports.find(embedder.fingerprint)
+    assert export is not None
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    made = onnx.OnnxEmbedder("other", "other", export)
+    assert made._session.get_session_options().intra_op_num_threads == 1

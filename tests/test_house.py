@@ -59,6 +59,7 @@ FLOORS: dict[str, float] = {
     "engine.portable": 2.5,
     "engine.samples": 2,
     "engine.words": 1.5,
+    "engine.threads": 0,
     "engine.vectors": 1,
     "engine.files": 1,
     "engine.types": 0,

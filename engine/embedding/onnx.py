@@ -16,6 +16,7 @@ import numpy as np
 import onnxruntime
 from tokenizers import Tokenizer
 
+from engine import threads
 from engine.embedding.exports import MODEL, NAME, TOKENIZER, Export
 from engine.embedding.tokenized import TokenizedEmbedder
 from engine.errors import ModelError
@@ -36,7 +37,7 @@ class OnnxEmbedder(TokenizedEmbedder):
                 Tokenizer.from_file(str(export.directory / TOKENIZER)) for _ in range(2)
             )
             options = onnxruntime.SessionOptions()
-            options.intra_op_num_threads = os.cpu_count() or 1
+            options.intra_op_num_threads = threads.wanted()
             options.log_severity_level = 3
             # its threads would spin after a run, while FAISS wants the cores
             options.add_session_config_entry("session.force_spinning_stop", "1")
