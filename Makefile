@@ -5,13 +5,16 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 
-.PHONY: demo test check wheel clean
+.PHONY: demo test crash check wheel clean
 
 demo: $(READY)
 	$(BIN)/attendex demo --store .demo/wordnet.store --table
 
 test: $(READY)
 	$(BIN)/python -m pytest
+
+crash: $(READY)
+	$(BIN)/python -m tests.crash
 
 check: $(READY)
 	$(BIN)/ruff check .

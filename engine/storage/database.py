@@ -240,7 +240,13 @@ def upgrade(store: Path, found: str) -> Path | None:
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     saved = store / "backups" / f"schema-{found}-{stamp}.db"
     with translated(store):
-        files.publish(saved, lambda temporary: backup(path, temporary))
+        try:
+            files.publish(saved, lambda temporary: backup(path, temporary))
+        except OSError as error:
+            raise StorageError(
+                f"the store {store} must be upgraded, and its backup {saved} cannot be written "
+                f"({error.strerror or error}); nothing was changed"
+            ) from error
         db = open_engine(path)
         try:
             with writing(db, store) as connection:
