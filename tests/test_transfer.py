@@ -31,10 +31,15 @@ from engine.portable import jsonl
 from engine.settings import IndexSpec, Metric
 from engine.transfer import ExportFile
 from engine.types import EndOfSource, Float32Array, Incoming, Item, SkipReason
-from tests.test_crash import content
+from tests.crash import operations
 from tests.words import WordEmbedder
 
 SUFFIXES = ["jsonl", "jsonl.gz", "parquet"]
+
+
+def content(store: Path) -> list[Any]:
+    """All that a store holds, and how many of its sources are pending."""
+    return [*operations.content(store), operations.pending(store)]
 
 
 def embedder() -> WordEmbedder:
