@@ -196,7 +196,7 @@ def test_index_get_export_import_get_is_the_identity(
     with Engine.create(path / "a", model=embedder()) as first:
         first.add(documents)
         before = content(path / "a")
-        ids = [row[0] for row in before["rows"]]
+        ids = operations.engine_ids(path / "a")
         with moved(first, path / f"x.{suffix}", path / "b") as second:
             assert second.get(ids) == first.get(ids)
             given = {document.id: document for document in documents}

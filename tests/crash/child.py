@@ -22,7 +22,15 @@ from typing import Any
 
 from engine.errors import EngineError
 from tests.crash import looking
-from tests.crash.operations import OPERATIONS, POINTS, SMALLER, WITHIN, digest, generation
+from tests.crash.operations import (
+    OPERATIONS,
+    POINTS,
+    SMALLER,
+    WITHIN,
+    digest_of,
+    generation,
+    snapshot,
+)
 
 _LOADED = (
     "engine.upkeep",
@@ -85,10 +93,12 @@ class _Watch:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def _committed(self) -> None:
-        said: dict[str, Any] = {"generation": generation(self._store)}
-        if self._record and said["generation"]:
-            said["digest"] = digest(self._store)
-        self._tell(said)
+        """A transaction has ended, one that only read or one that wrote."""
+        if not self._record:
+            self._tell({"generation": generation(self._store)})
+        elif (self._store / "store.db").exists():
+            number, rows = snapshot(self._store)
+            self._tell({"generation": number, "digest": digest_of(rows)})
 
 
 def _found(name: str) -> tuple[Any, str]:

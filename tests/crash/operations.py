@@ -214,7 +214,14 @@ def content(store: Path) -> list[Any]:
     Of word vectors only their size: they are rounded once more where the directions are fitted
     after they were packed, which depends on how fast the batch before was committed.
     """
-    with closing(sqlite3.connect(store / "store.db")) as raw:
+    return snapshot(store)[1]
+
+
+def snapshot(store: Path) -> tuple[int, list[Any]]:
+    """The last committed generation and its `content`, read together."""
+    with closing(sqlite3.connect(store / "store.db", isolation_level=None)) as raw:
+        raw.execute("BEGIN")
+        number = raw.execute("SELECT number FROM generation").fetchone()[0]
         rows: list[Any] = raw.execute(
             "SELECT d.key, d.metadata, d.content_hash, d.text, s.uri, p.ordinal, p.start, p.end,"
             " p.text, p.content_hash, p.vector FROM documents d JOIN passages p"
@@ -230,11 +237,15 @@ def content(store: Path) -> list[Any]:
             rows += raw.execute(
                 "SELECT worded, word_bytes FROM generation WHERE worded OR word_bytes"
             ).fetchall()
-    return rows
+    return number, rows
 
 
 def digest(store: Path) -> str:
-    return hashlib.sha256(repr(content(store)).encode()).hexdigest()
+    return digest_of(content(store))
+
+
+def digest_of(rows: list[Any]) -> str:
+    return hashlib.sha256(repr(rows).encode()).hexdigest()
 
 
 def generation(store: Path) -> int:
