@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +14,7 @@ import sqlalchemy as sa
 from engine import vectors
 from engine.errors import CorruptionError
 from engine.settings import Metric
-from engine.storage import lexical, words
+from engine.storage import database, lexical, soundness, words
 from engine.storage.records import StoreSettings
 from engine.storage.schema import documents, passage_words, passages
 from engine.storage.view import View
@@ -22,41 +25,84 @@ from engine.words import Packed, is_intact
 
 _ROWS_A_FETCH = 4096
 _UNIT_TOLERANCE = 1e-4
+_UNREADABLE = (
+    CorruptionError,
+    sa.exc.SQLAlchemyError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+)
 
 
-def problems(view: View, settings: StoreSettings) -> list[str]:
+def problems(view: View, settings: StoreSettings, store: Path) -> list[str]:
     """Faults of the database, a sentence each; none for a sound one.
 
-    SQLite's own check and foreign keys; the counters; every vector's width, numbers and (cosine)
-    length; every embedded text against its hash; documents without a passage; the lexical index;
-    word vectors: their width, scales, places in the text, and the directions they lie on.
+    SQLite's own check and what `soundness.faults` asks; every vector's width, numbers and (cosine)
+    length; every embedded text against its hash, and every document's text and own vectors;
+    the lexical index; word vectors: their width, scales, places in the text, and the directions
+    they lie on; generations of the index that the database does not know.
     """
-    return [f"database: {fault}" for fault in _faults(view, settings)]
+    found: list[str] = []
+    parts: list[tuple[str, Callable[[], Iterable[str]]]] = [
+        ("the tables", lambda: soundness.all_faults(store / database.FILE_NAME)),
+        ("the passages", lambda: _row_faults(view, settings)),
+        ("the documents", lambda: _document_faults(view)),
+        ("the lexical index", lambda: lexical.problems(view.connection)),
+        ("the word vectors", lambda: _word_faults(view)),
+        ("the log", lambda: _lost_log(view, store)),
+    ]
+    for what, part in parts:
+        try:
+            found += part()
+        except _UNREADABLE as error:
+            cause = getattr(error, "orig", None) or error
+            found.append(f"{what} cannot be read ({cause})")
+    return [f"database: {fault}" for fault in found]
 
 
-def _faults(view: View, settings: StoreSettings) -> Iterator[str]:
-    connection = view.connection
-    checked = [row[0] for row in connection.exec_driver_sql("PRAGMA integrity_check")]
-    if checked != ["ok"]:
-        yield from checked
-    orphans = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
-    if orphans:
-        yield f"{len(orphans)} rows refer to rows that do not exist"
-    state = view.state()
-    for name, table, kept in (
-        ("documents", documents, state.documents),
-        ("passages", passages, state.passages),
-    ):
-        count = connection.scalar(sa.select(sa.func.count()).select_from(table))
-        if count != kept:
-            yield f"{count} {name}, and the counter says {kept}"
-    empty = connection.scalar(
-        sa.select(sa.func.count())
-        .select_from(documents.outerjoin(passages))
-        .where(passages.c.id.is_(None))
+def _lost_log(view: View, store: Path) -> Iterator[str]:
+    """An index that was made of a later generation tells that commits are gone: the log that
+    held them was removed, or damaged, or an older database was put in its place."""
+    number = view.state().number
+    made = [
+        int(path.stem[6:]) for path in store.glob("index/index-*.faiss") if path.stem[6:].isdigit()
+    ]
+    if made and max(made) > number:
+        yield (
+            f"it holds generation {number}, and an index was made of generation {max(made)}: "
+            f"what was committed between is gone; was {database.FILE_NAME}-wal removed?"
+        )
+
+
+def _document_faults(view: View) -> Iterator[str]:
+    """Documents whose text, with the vectors they brought, is not the one that was stored."""
+    bad: list[int] = []
+    query = (
+        sa.select(
+            documents.c.id,
+            documents.c.content_hash,
+            documents.c.text,
+            passages.c.text,
+            passages.c.content_hash.is_(None),
+            passages.c.vector,
+        )
+        .select_from(documents.join(passages))
+        .order_by(documents.c.id, passages.c.ordinal)
     )
-    if empty:
-        yield f"{empty} documents have no passage"
+    result = view.connection.execution_options(yield_per=_ROWS_A_FETCH // 16).execute(query)
+    for id_, group in itertools.groupby(result, key=itemgetter(0)):
+        rows = list(group)
+        text = rows[0][2] if rows[0][2] is not None else rows[0][3]
+        own = [row[5] for row in rows if row[4]]
+        if unicode.digest(text.encode(), *own) != rows[0][1]:
+            bad.append(id_)
+    if bad:
+        yield f"the texts of documents {_some(bad)} are not those that were stored"
+
+
+def _row_faults(view: View, settings: StoreSettings) -> Iterator[str]:
+    connection = view.connection
     bad_vectors: list[int] = []
     bad_texts: list[int] = []
     query = sa.select(passages.c.id, passages.c.content_hash, passages.c.text, passages.c.vector)
@@ -68,8 +114,6 @@ def _faults(view: View, settings: StoreSettings) -> Iterator[str]:
         yield f"the vectors of passages {_some(bad_vectors)} are damaged"
     if bad_texts:
         yield f"the texts of passages {_some(bad_texts)} are not those that were embedded"
-    yield from lexical.problems(connection)
-    yield from _word_faults(view)
 
 
 def _word_faults(view: View) -> Iterator[str]:

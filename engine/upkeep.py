@@ -8,6 +8,8 @@ never opened, and comes back from the database.
 from __future__ import annotations
 
 import logging
+import shutil
+import stat
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -145,6 +147,10 @@ class IndexKeeper:
 
     def _publish(self, name: str, save: Callable[[Path], None]) -> CacheFile:
         target = self._directory / name
+        if target.is_symlink():
+            target.unlink()
+        elif target.is_dir():  # no file can take the place of one
+            shutil.rmtree(target)
         files.publish(target, save)
         return CacheFile(name, files.sha256_file(target), files.stamp_of(target))
 
@@ -225,6 +231,8 @@ class IndexKeeper:
     def _fault_of(self, one: CacheFile, thorough: bool = False) -> str | None:
         path = self._directory / one.file
         try:
+            if not stat.S_ISREG(path.stat().st_mode):
+                return f"the index file {path} is no file"
             if files.stamp_of(path) == one.stamp and not thorough:
                 return None
             if files.sha256_file(path) != one.sha256:

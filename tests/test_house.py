@@ -90,7 +90,7 @@ HEAVY = {
     "huggingface_hub": {"engine.embedding.locate"},
     "sqlalchemy": {"engine.storage", "engine.checks", "migrations"},
     "alembic": {"engine.storage.database", "migrations"},
-    "sqlite3": {"engine.storage.database"},
+    "sqlite3": {"engine.storage.database", "engine.storage.soundness", "engine.storage.salvage"},
     "lark": {"engine.storage.where"},
     "rich": {"engine.console", "engine.explained"},
     "pyarrow": {"engine.text.parquet", "engine.portable.parquet"},

@@ -22,7 +22,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import event
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, InvalidRequestError
 
 import engine
 from engine import files
@@ -35,7 +35,7 @@ from engine.errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
-from engine.storage import lexical
+from engine.storage import lexical, soundness
 from engine.storage.schema import HEAD
 
 log = logging.getLogger("attendex")
@@ -44,6 +44,7 @@ FILE_NAME = "store.db"
 BUSY_MILLISECONDS = 5_000
 _PAGE_BYTES = 16_384
 _WRITE = "attendex_write"
+_UNDECODED = "Could not decode to UTF-8"
 _migrating = threading.Lock()
 """Alembic's context is one for the whole process."""
 
@@ -116,7 +117,8 @@ def writing(db: sa.Engine, path: Path) -> Iterator[sa.Connection]:
 
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
-    """Turn sqlite3's and SQLAlchemy's exceptions into the engine's."""
+    """Turn sqlite3's and SQLAlchemy's exceptions into the engine's; and what else is raised over
+    rows, where the database turns out to be damaged."""
     try:
         yield
     except EngineError:
@@ -124,6 +126,27 @@ def translated(path: Path) -> Iterator[None]:
     except (DBAPIError, sqlite3.Error) as error:
         cause = error.orig if isinstance(error, DBAPIError) else error
         raise _storage_error(path, cause) from error
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        ArithmeticError,
+        AttributeError,
+        InvalidRequestError,
+    ) as error:
+        fault = soundness.damage(path / FILE_NAME)
+        if fault is None:
+            raise
+        raise damaged(path, fault) from error
+
+
+def damaged(path: Path, fault: object) -> CorruptionError:
+    """The error that says so of a store's database, and what to do."""
+    return CorruptionError(
+        f"the database of {path} is damaged ({fault}); save what can still be read with "
+        f"`attendex recover NEW --store {path}`, or remove {FILE_NAME}, {FILE_NAME}-wal and "
+        f"{FILE_NAME}-shm and restore {FILE_NAME} from a backup"
+    )
 
 
 def _storage_error(path: Path, cause: BaseException | None) -> StorageError:
@@ -133,12 +156,8 @@ def _storage_error(path: Path, cause: BaseException | None) -> StorageError:
         return CorruptionError(f"the lexical index of {path} is damaged; {lexical.REMEDY}")
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return LockedError(path, pid=None, waited=BUSY_MILLISECONDS / 1000)
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return CorruptionError(
-            f"the database of {path} is damaged ({cause}); remove {FILE_NAME}, {FILE_NAME}-wal and "
-            f"{FILE_NAME}-shm and restore {FILE_NAME} from a backup, or index the sources into a "
-            "new store"
-        )
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or _UNDECODED in str(cause):
+        return damaged(path, cause)
     if code == sqlite3.SQLITE_FULL:
         return StorageError(f"no space left for the store {path}; what was committed is kept")
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN):
@@ -148,6 +167,8 @@ def _storage_error(path: Path, cause: BaseException | None) -> StorageError:
             f"the store {path} could not be read or written ({cause}); is the disk full? "
             "What was committed is kept"
         )
+    if (fault := soundness.damage(path / FILE_NAME)) is not None:
+        return damaged(path, fault)
     return StorageError(f"the store {path} failed: {cause}")
 
 

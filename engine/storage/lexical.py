@@ -16,7 +16,7 @@ from itertools import islice
 import numpy as np
 import sqlalchemy as sa
 
-from engine.storage.statements import run_many
+from engine.storage.statements import next_after, run_many
 from engine.text.terms import fold, phrase
 from engine.types import Float64Array, IdArray
 
@@ -222,4 +222,4 @@ def _blocks(connection: sa.Connection) -> Iterator[list[tuple[int, str]]]:
         if not rows:
             return
         yield [(key, text) for key, text in rows]
-        last = rows[-1][0]
+        last = next_after(last, rows)

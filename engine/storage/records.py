@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from types import NoneType
+from typing import Any, NamedTuple, Self
 
 from engine.settings import RECALL, IndexKind, Metric
 from engine.types import Float32Array, IdArray, Trial
@@ -34,6 +35,34 @@ class StoreSettings:
     memory: int | None = None
     factory: str | None = None
     tokens: bool = True
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """The settings that the rows hold; `KeyError`, `TypeError` or `ValueError` where they
+        are not such as this program, or an older one, has written."""
+        made = cls(
+            **{**values, "metric": Metric(values["metric"]), "kind": IndexKind(values["kind"])}
+        )
+        for field in fields(cls):
+            kinds = _KINDS.get(field.name, ())
+            if kinds and type(getattr(made, field.name)) not in kinds:
+                raise TypeError(f"{field.name} is {getattr(made, field.name)!r}")
+        if made.dimension < 1 or not 0 < made.recall <= 1:
+            raise ValueError(f"dimension {made.dimension}, recall {made.recall}")
+        return made
+
+
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "model": (str,),
+    "custom": (bool,),
+    "fingerprint": (str,),
+    "dimension": (int,),
+    "store_id": (str,),
+    "recall": (int, float),
+    "memory": (int, NoneType),
+    "factory": (str, NoneType),
+    "tokens": (bool,),
+}
 
 
 @dataclass(frozen=True, slots=True)

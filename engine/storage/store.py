@@ -19,7 +19,6 @@ import sqlalchemy as sa
 from engine import files
 from engine.errors import InvalidInputError, SchemaVersionError
 from engine.files import WriterLock
-from engine.settings import IndexKind, Metric
 from engine.storage import database, lexical
 from engine.storage.records import Published, StoreSettings
 from engine.storage.schema import HEAD, generation, settings, tombstones
@@ -98,10 +97,10 @@ class Store:
     def _read_settings(self) -> StoreSettings:
         with database.reading(self._db, self.path) as connection:
             rows = connection.execute(sa.select(settings)).all()
-        values: dict[str, Any] = {row.name: row.value for row in rows}
-        values["metric"] = Metric(values["metric"])
-        values["kind"] = IndexKind(values["kind"])
-        return StoreSettings(**values)
+        try:
+            return StoreSettings.of({row.name: row.value for row in rows})
+        except (KeyError, TypeError, ValueError) as error:
+            raise database.damaged(self.path, f"its settings: {error}") from error
 
     @contextmanager
     def reading(self) -> Iterator[View]:

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from engine import words
 from engine.errors import CorruptionError
 from engine.storage.schema import directions, passage_words
+from engine.storage.statements import next_after
 from engine.types import Float32Array
 from engine.words import Packed
 
@@ -138,5 +139,5 @@ def _blocks(connection: sa.Connection) -> Iterator[list[tuple[int, Packed]]]:
         rows = connection.execute(query).all()
         if not rows:
             return
-        last = rows[-1].passage_id
+        last = next_after(last, rows)
         yield [(row.passage_id, Packed(row.width, row.data)) for row in rows]
