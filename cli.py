@@ -44,6 +44,7 @@ for command in (
     keeping.get,
     keeping.delete,
     keeping.verify,
+    keeping.recover,
     keeping.rebuild,
     keeping.compact,
     keeping.tune,

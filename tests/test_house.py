@@ -43,6 +43,7 @@ FLOORS: dict[str, float] = {
     "engine.judgements": 2.5,
     "engine.checks": 4,
     "engine.opening": 4.5,
+    "engine.recovery": 4.6,
     "engine.pruning": 4,
     "engine.ranking": 3,
     "engine.storage.store": 3,

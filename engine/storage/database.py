@@ -42,7 +42,7 @@ log = logging.getLogger("attendex")
 
 FILE_NAME = "store.db"
 BUSY_MILLISECONDS = 5_000
-_PAGE_BYTES = 16_384
+PAGE_BYTES = 16_384
 _WRITE = "attendex_write"
 _UNDECODED = "Could not decode to UTF-8"
 _migrating = threading.Lock()
@@ -195,7 +195,7 @@ def created(store: Path) -> Iterator[sa.Connection]:
     try:
         with translated(store):
             with closing(sqlite3.connect(temporary, isolation_level=None)) as raw:
-                raw.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
+                raw.execute(f"PRAGMA page_size = {PAGE_BYTES}")
                 raw.execute("PRAGMA journal_mode = WAL")
             db = open_engine(temporary)
             try:
