@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from typing import TYPE_CHECKING
 
 from engine.embedding.base import Embedder
@@ -14,6 +13,7 @@ from engine.errors import (
     ModelMismatchError,
     ModelUnavailableError,
 )
+from engine.files import Mutex
 from engine.settings import Runtime
 from engine.storage.records import StoreSettings
 from engine.storage.store import Store
@@ -53,7 +53,7 @@ class ModelSource:
         self._expected = expected
         self._loaded: Embedder | None = None if isinstance(model, str) else model
         self._found: tuple[LocatedModel, str] | None = None
-        self._lock = threading.Lock()
+        self._lock = Mutex()
 
     @property
     def is_custom(self) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import shutil
 import stat
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import astuple, replace
@@ -63,7 +62,7 @@ class IndexKeeper:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._directory = store.path / DIRECTORY
-        self._lock = threading.Lock()
+        self._lock = files.Mutex()
         self._snapshot: Snapshot | None = None
         self._damaged = False
 

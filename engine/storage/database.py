@@ -45,7 +45,7 @@ BUSY_MILLISECONDS = 5_000
 PAGE_BYTES = 16_384
 _WRITE = "attendex_write"
 _UNDECODED = "Could not decode to UTF-8"
-_migrating = threading.Lock()
+_migrating = files.Mutex()
 """Alembic's context is one for the whole process."""
 
 

@@ -94,7 +94,8 @@ def all_faults(database: Path) -> list[str]:
 
 
 def _opened(database: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(database, isolation_level=None)
+    uri = f"{database.absolute().as_uri()}?mode=ro"
+    connection = sqlite3.connect(uri, uri=True, isolation_level=None)
     connection.execute("BEGIN")
     return connection
 
