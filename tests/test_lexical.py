@@ -397,6 +397,42 @@ def test_a_damaged_index_is_named_and_rebuilt(
     assert len(ids_of(path, "dog")) == 8
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "DROP TABLE lexical_idx",
+        "DROP TABLE lexical_docsize",
+        "UPDATE lexical_data SET block = zeroblob(5) WHERE id = 10",
+        "UPDATE lexical_data SET block = 'text'",
+    ],
+)
+def test_writes_into_a_damaged_index_say_what_to_do(
+    engine: Engine, tmp_path: Path, words: WordEmbedder, damage: str
+) -> None:
+    for first in range(0, 200, 50):
+        engine.add(Document(f"dog {i} cat{i}", id=str(i)) for i in range(first, first + 50))
+    engine.close()
+    with closing(sqlite3.connect(tmp_path / "s" / "store.db")) as raw, raw:
+        raw.execute(damage)
+    said: list[str] = []
+    with Engine.open(tmp_path / "s", model=words) as opened:
+        for use in (
+            lambda: opened.add(["a new dog", "another"]),
+            lambda: opened.add([Document("changed", id="7")]),
+            lambda: opened.delete(["8"]),
+        ):
+            try:
+                use()
+            except CorruptionError as error:
+                said.append(str(error))
+        opened.rebuild()
+        assert opened.verify().problems == ()
+        assert opened.add([Document("mended", id="7")]).replaced == 1
+        assert [hit.id for hit in opened.search("mended", mode="lexical").hits] == ["7"]
+    assert said
+    assert all("`attendex rebuild` makes it anew" in sentence for sentence in said)
+
+
 @pytest.mark.parametrize("table", ["lexical", "lexical_data"])
 def test_a_missing_index_is_told_by_every_use(
     engine: Engine, tmp_path: Path, words: WordEmbedder, table: str

@@ -38,8 +38,8 @@ SUFFIXES = ["jsonl", "jsonl.gz", "parquet"]
 
 
 def content(store: Path) -> list[Any]:
-    """All that a store holds, and how many of its sources are pending."""
-    return [*operations.content(store), operations.pending(store)]
+    """What is exported of a store, and how many of its sources are pending."""
+    return [*operations.content(store, words=False), operations.pending(store)]
 
 
 def embedder() -> WordEmbedder:

@@ -59,8 +59,7 @@ def dump_json(value: object) -> str:
 
 def open_engine(path: Path, *, read_only: bool = False) -> sa.Engine:
     """A SQLAlchemy engine on the database file, with this module's pragmas and transactions."""
-    mode = "ro" if read_only else "rw"
-    uri = f"file:{_quote(path)}?mode={mode}"
+    uri = soundness.uri_of(path, read_only=read_only)
 
     def connect() -> sqlite3.Connection:
         return sqlite3.connect(
@@ -81,10 +80,6 @@ def open_engine(path: Path, *, read_only: bool = False) -> sa.Engine:
     event.listen(created, "connect", _set_pragmas)
     event.listen(created, "begin", _begin)
     return created
-
-
-def _quote(path: Path) -> str:
-    return path.absolute().as_posix().replace("%", "%25").replace("?", "%3f").replace("#", "%23")
 
 
 def _set_pragmas(connection: Any, _record: object) -> None:
@@ -169,6 +164,8 @@ def _storage_error(path: Path, cause: BaseException | None) -> StorageError:
         )
     if (fault := soundness.damage(path / FILE_NAME)) is not None:
         return damaged(path, fault)
+    if str(cause) in lexical.NAMELESS:
+        return CorruptionError(f"the lexical index of {path} is damaged; {lexical.REMEDY}")
     return StorageError(f"the store {path} failed: {cause}")
 
 
@@ -229,7 +226,7 @@ def check_schema(store: Path) -> str:
         raise StoreNotFoundError(store)
     with (
         translated(store),
-        closing(sqlite3.connect(f"file:{_quote(path)}?mode=ro", uri=True)) as raw,
+        closing(sqlite3.connect(soundness.uri_of(path, read_only=True), uri=True)) as raw,
     ):
         try:
             row = raw.execute("SELECT version_num FROM alembic_version").fetchone()
@@ -300,7 +297,7 @@ def backup(database: Path, target: Path) -> None:
     Raises `OSError` where there is no room for it.
     """
     with (
-        closing(sqlite3.connect(f"file:{_quote(database)}?mode=ro", uri=True)) as source,
+        closing(sqlite3.connect(soundness.uri_of(database, read_only=True), uri=True)) as source,
         closing(sqlite3.connect(target)) as copy,
     ):
         try:

@@ -54,6 +54,9 @@ _BEST_AMONG = f"{_AMONG} ORDER BY rank, rowid LIMIT ?5"
 _TWIN = "lexical_twin"
 UNUSABLE = re.compile(rf"(?:no such table|vtable constructor failed): {TABLE}(?:_\w+)?$")
 """What SQLite says where the index, or a table it is kept in, is not there."""
+NAMELESS = ("SQL logic error", "constraint failed")
+"""What SQLite says of the tables FTS5 keeps the index in, where they are not as it left them: of
+tables of the schema it says which, and what is wrong."""
 REMEDY = "`attendex rebuild` makes it anew"
 
 

@@ -6,6 +6,7 @@ error of the program where none does.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -93,8 +94,28 @@ def all_faults(database: Path) -> list[str]:
     return found
 
 
+def uri_of(database: Path, *, read_only: bool) -> str:
+    """How SQLite is told to open a database.
+
+    On a file system that is mounted to be read only it cannot make the files that a log needs;
+    where there is no log, nobody can write either, and it may be told so.
+    """
+    log = database.with_name(f"{database.name}-wal")
+    mode = "mode=ro" if read_only else "mode=rw"
+    if _cannot_change(database.parent) and not (log.is_file() and log.stat().st_size):
+        mode = "mode=ro&immutable=1"
+    return f"{database.absolute().as_uri()}?{mode}"
+
+
+def _cannot_change(directory: Path) -> bool:
+    try:
+        return bool(os.statvfs(directory).f_flag & os.ST_RDONLY)
+    except (AttributeError, OSError):  # Windows has none
+        return False
+
+
 def _opened(database: Path) -> sqlite3.Connection:
-    uri = f"{database.absolute().as_uri()}?mode=ro"
+    uri = uri_of(database, read_only=True)
     connection = sqlite3.connect(uri, uri=True, isolation_level=None)
     connection.execute("BEGIN")
     return connection

@@ -208,16 +208,16 @@ WITHIN = {"in the middle of a file": "engine.storage.view.View.all_vectors"}
 """Generators, in the middle of which a child is killed."""
 
 
-def content(store: Path) -> list[Any]:
+def content(store: Path, *, words: bool = True) -> list[Any]:
     """All that a store holds, by document, whatever the row numbers; of an older schema too.
 
     Of word vectors only their size: they are rounded once more where the directions are fitted
     after they were packed, which depends on how fast the batch before was committed.
     """
-    return snapshot(store)[1]
+    return snapshot(store, words=words)[1]
 
 
-def snapshot(store: Path) -> tuple[int, list[Any]]:
+def snapshot(store: Path, *, words: bool = True) -> tuple[int, list[Any]]:
     """The last committed generation and its `content`, read together."""
     with closing(sqlite3.connect(store / "store.db", isolation_level=None)) as raw:
         raw.execute("BEGIN")
@@ -228,7 +228,8 @@ def snapshot(store: Path) -> tuple[int, list[Any]]:
             " ON p.document_id = d.id LEFT JOIN sources s ON s.id = d.source_id ORDER BY 1, 6"
         ).fetchall()
         rows += raw.execute("SELECT documents, passages FROM generation").fetchall()
-        if raw.execute("SELECT 1 FROM sqlite_master WHERE name = 'passage_words'").fetchone():
+        kept = raw.execute("SELECT 1 FROM sqlite_master WHERE name = 'passage_words'").fetchone()
+        if words and kept:
             rows += raw.execute(
                 "SELECT d.key, p.ordinal, w.width, length(w.data) FROM passage_words w"
                 " LEFT JOIN passages p ON p.id = w.passage_id LEFT JOIN documents d"
