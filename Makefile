@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 
-.PHONY: demo test check wheel fuzz licences audit clean
+.PHONY: demo test check wheel crash fuzz licences audit clean
 
 demo: $(READY)
 	$(BIN)/attendex demo --store .demo/wordnet.store --table
@@ -16,6 +16,9 @@ test: $(READY)
 # The tests of damaged and hostile input with many more examples: an hour and more.
 fuzz: $(READY)
 	FUZZ=$${FUZZ:-2000} $(BIN)/python -m pytest tests/test_fuzz.py
+
+crash: $(READY)
+	$(BIN)/python -m tests.crash
 
 check: $(READY)
 	$(BIN)/ruff check .

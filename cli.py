@@ -19,7 +19,20 @@ from engine.commands import asking, evaluating, indexing, keeping, moving, servi
 from engine.errors import EngineError, InvalidInputError, LockedError, ModelMismatchError
 
 
+class _OutputClosed(Exception):  # noqa: N818  (no error: whoever read it has enough)
+    """The other end of the pipe is closed. Click would make it a failure."""
+
+
+class _Commands(click.Group):
+    def invoke(self, context: click.Context) -> object:
+        try:
+            return super().invoke(context)
+        except BrokenPipeError as closed:
+            raise _OutputClosed from closed
+
+
 @click.group(
+    cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, prog_name="attendex")
@@ -45,6 +58,7 @@ for command in (
     keeping.delete,
     keeping.verify,
     keeping.doctor,
+    keeping.recover,
     keeping.rebuild,
     keeping.compact,
     keeping.tune,
@@ -93,7 +107,7 @@ def ended(error: BaseException) -> int:
         case click.Abort() | KeyboardInterrupt():
             console.note("interrupted; what was committed is kept")
             return 130
-        case BrokenPipeError():
+        case _OutputClosed() | BrokenPipeError():
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
         case OSError():

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import chain
+import itertools
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import itemgetter
+from pathlib import Path
 
 import numpy as np
 
 from engine import vectors
 from engine.errors import CorruptionError
 from engine.settings import Metric
-from engine.storage import lexical, words
+from engine.storage import database, lexical, soundness, words
 from engine.storage.connection import Connection, Row
 from engine.storage.records import StoreSettings
 from engine.storage.view import View
@@ -21,43 +24,81 @@ from engine.words import Packed, is_intact
 
 _ROWS_A_FETCH = 4096
 _UNIT_TOLERANCE = 1e-4
-_EMPTY = """
-    SELECT count(*) FROM documents AS d LEFT JOIN passages AS p ON p.document_id = d.id
-    WHERE p.id IS NULL
-"""
 _PASSAGES = "SELECT id, content_hash, text, vector FROM passages"
+_DOCUMENTS = """
+    SELECT d.id, d.content_hash, coalesce(d.text, p.text), p.content_hash IS NULL, p.vector
+    FROM documents AS d JOIN passages AS p ON p.document_id = d.id ORDER BY d.id, p.ordinal
+"""
 _WORDS = """
     SELECT w.passage_id, w.width, w.data, p.text, p.content_hash IS NULL
     FROM passage_words AS w JOIN passages AS p ON p.id = w.passage_id
 """
+_UNREADABLE = (
+    CorruptionError,
+    sqlite3.Error,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+)
 
 
-def problems(view: View, settings: StoreSettings) -> list[str]:
+def problems(view: View, settings: StoreSettings, store: Path) -> list[str]:
     """Faults of the database, a sentence each; none for a sound one.
 
-    SQLite's own check and foreign keys; the counters; every vector's width, numbers and (cosine)
-    length; every embedded text against its hash; documents without a passage; the lexical index;
-    word vectors: their width, scales, places in the text, and the directions they lie on.
+    SQLite's own check and what `soundness.faults` asks; every vector's width, numbers and (cosine)
+    length; every embedded text against its hash, and every document's text and own vectors;
+    the lexical index; word vectors: their width, scales, places in the text, and the directions
+    they lie on; generations of the index that the database does not know.
     """
-    return [f"database: {fault}" for fault in _faults(view, settings)]
+    found: list[str] = []
+    parts: list[tuple[str, Callable[[], Iterable[str]]]] = [
+        ("the tables", lambda: soundness.all_faults(store / database.FILE_NAME)),
+        ("the passages", lambda: _row_faults(view, settings)),
+        ("the documents", lambda: _document_faults(view)),
+        ("the lexical index", lambda: lexical.problems(view.connection)),
+        ("the word vectors", lambda: _word_faults(view)),
+        ("the log", lambda: _lost_log(view, store)),
+    ]
+    for what, part in parts:
+        try:
+            found += part()
+        except _UNREADABLE as error:
+            found.append(f"{what} cannot be read ({error})")
+    return [f"database: {fault}" for fault in found]
 
 
-def _faults(view: View, settings: StoreSettings) -> Iterator[str]:
+def _lost_log(view: View, store: Path) -> Iterator[str]:
+    """An index that was made of a later generation tells that commits are gone: the log that
+    held them was removed, or damaged, or an older database was put in its place."""
+    number = view.state().number
+    made = [
+        int(path.stem[6:]) for path in store.glob("index/index-*.faiss") if path.stem[6:].isdigit()
+    ]
+    if made and max(made) > number:
+        yield (
+            f"it holds generation {number}, and an index was made of generation {max(made)}: "
+            f"what was committed between is gone; was {database.FILE_NAME}-wal removed?"
+        )
+
+
+def _document_faults(view: View) -> Iterator[str]:
+    """Documents whose text, with the vectors they brought, is not the one that was stored."""
+    bad: list[int] = []
+    rows = itertools.chain.from_iterable(
+        view.connection.blocks(_DOCUMENTS, size=_ROWS_A_FETCH // 16)
+    )
+    for id_, group in itertools.groupby(rows, key=itemgetter(0)):
+        parts = list(group)
+        own = [vector for *_, brought, vector in parts if brought]
+        if unicode.digest(parts[0][2].encode(), *own) != parts[0][1]:
+            bad.append(id_)
+    if bad:
+        yield f"the texts of documents {_some(bad)} are not those that were stored"
+
+
+def _row_faults(view: View, settings: StoreSettings) -> Iterator[str]:
     connection = view.connection
-    checked = connection.column("PRAGMA integrity_check")
-    if checked != ["ok"]:
-        yield from checked
-    orphans = connection.rows("PRAGMA foreign_key_check")
-    if orphans:
-        yield f"{len(orphans)} rows refer to rows that do not exist"
-    state = view.state()
-    for name, kept in (("documents", state.documents), ("passages", state.passages)):
-        count = connection.value(f"SELECT count(*) FROM {name}")
-        if count != kept:
-            yield f"{count} {name}, and the counter says {kept}"
-    empty = connection.value(_EMPTY)
-    if empty:
-        yield f"{empty} documents have no passage"
     bad_vectors: list[int] = []
     bad_texts: list[int] = []
     for rows in connection.blocks(_PASSAGES, size=_ROWS_A_FETCH):
@@ -67,8 +108,6 @@ def _faults(view: View, settings: StoreSettings) -> Iterator[str]:
         yield f"the vectors of passages {_some(bad_vectors)} are damaged"
     if bad_texts:
         yield f"the texts of passages {_some(bad_texts)} are not those that were embedded"
-    yield from lexical.problems(connection)
-    yield from _word_faults(view)
 
 
 def _word_faults(view: View) -> Iterator[str]:
@@ -81,7 +120,7 @@ def _word_faults(view: View) -> Iterator[str]:
     if faulty:
         yield "the directions of the word vectors are damaged"
     bad: list[int] = []
-    for id_, own_width, data, text, own in chain.from_iterable(
+    for id_, own_width, data, text, own in itertools.chain.from_iterable(
         connection.blocks(_WORDS, size=_ROWS_A_FETCH // 16)
     ):
         width = own_width if width is None else width

@@ -173,7 +173,7 @@ class Engine(Writing, Searching):
 
         with self._store.reading() as view:
             state = view.state()
-            problems = checks.problems(view, self._store.settings)
+            problems = checks.problems(view, self._store.settings, self._store.path)
             problems += self._open_index().problems(view)
         return VerifyReport(state.documents, state.passages, tuple(problems))
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from weakref import WeakSet
 
 from filelock import FileLock, Timeout
 
@@ -112,6 +113,55 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+class Mutex:
+    """A re-entrant lock between threads, which a forked child finds free, whoever held it in the
+    parent: that thread is not there to give it back."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        _MUTEXES.add(self)
+
+    def acquire(self, *, blocking: bool = True) -> bool:
+        return self._lock.acquire(blocking=blocking)
+
+    def release(self) -> None:
+        self._lock.release()
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def renew(self) -> None:
+        """Be free: in a child that was just forked."""
+        self._lock = threading.RLock()
+
+
+_MUTEXES: WeakSet[Mutex] = WeakSet()
+
+
+def _renew_all() -> None:
+    for mutex in list(_MUTEXES):
+        mutex.renew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_all)
+
+
+class _WriterMutex(Mutex):
+    """The mutex of a `WriterLock`, which has more to forget in a child."""
+
+    def __init__(self, forget: Callable[[], None]) -> None:
+        super().__init__()
+        self._forget = forget
+
+    def renew(self) -> None:
+        super().renew()
+        self._forget()
+
+
 class WriterLock:
     """One writer a store: between processes by a lock file, between threads by a mutex.
 
@@ -121,9 +171,19 @@ class WriterLock:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._mutex = threading.RLock()
+        self._mutex = _WriterMutex(self._forget)
         self._lock = FileLock(directory / "writer.lock", thread_local=False)
         self._pid_file = directory / "writer.pid"
+        self._depth = 0
+
+    def _forget(self) -> None:
+        """In a forked child: what the parent holds is not the child's, nor kept by it when the
+        parent dies, as an open file of it would."""
+        inherited = getattr(getattr(self._lock, "_context", None), "lock_file_fd", None)
+        if inherited is not None:
+            with suppress(OSError):
+                os.close(inherited)
+        self._lock = FileLock(self._directory / "writer.lock", thread_local=False)
         self._depth = 0
 
     @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from enum import Enum
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,6 +14,7 @@ from engine.errors import (
     ModelMismatchError,
     ModelUnavailableError,
 )
+from engine.files import Mutex
 from engine.settings import Precision, Runtime
 from engine.storage.records import StoreSettings
 from engine.storage.store import Store
@@ -58,7 +58,7 @@ class ModelSource:
         self.precision = self._precision(as_member(Precision, "precision", precision))
         self._loaded: Embedder | None = None if isinstance(model, str) else model
         self._found: tuple[LocatedModel, str] | None = None
-        self._lock = threading.Lock()
+        self._lock = Mutex()
 
     def _precision(self, asked: Precision | None) -> Precision:
         """The one to use: the store's, which no other may be asked of, else the one asked for."""

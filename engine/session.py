@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Self
 
 from engine.errors import InvalidInputError, SchemaVersionError, StorageError
+from engine.files import Mutex
 from engine.models import ModelSource
 from engine.storage import database
 from engine.storage.store import Store
@@ -26,7 +26,7 @@ class Session:
         self._models = models
         self._reranker = reranker
         self._index: IndexKeeper | None = None
-        self._setup = threading.Lock()
+        self._setup = Mutex()
         self._closed = False
 
     def __enter__(self) -> Self:

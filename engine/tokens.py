@@ -8,6 +8,7 @@ from collections.abc import Callable
 from engine.embedding.base import Embedder, gives_words
 from engine.embedding.words import embed
 from engine.errors import ModelError
+from engine.storage.connection import next_after
 from engine.storage.store import Store
 from engine.text import unicode
 from engine.types import Progress
@@ -41,7 +42,7 @@ def build(
         found = [(row[0], one) for row, one in zip(rows, packed, strict=True) if one is not None]
         with store.writing() as writer:
             writer.add_words(found)
-        last = rows[-1][0]
+        last = next_after(last, rows)
         done += len(rows)
         if on_progress is not None:
             seconds = time.perf_counter() - started

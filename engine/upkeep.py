@@ -8,7 +8,8 @@ never opened, and comes back from the database.
 from __future__ import annotations
 
 import logging
-import threading
+import shutil
+import stat
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import astuple, replace
@@ -61,7 +62,7 @@ class IndexKeeper:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._directory = store.path / DIRECTORY
-        self._lock = threading.Lock()
+        self._lock = files.Mutex()
         self._snapshot: Snapshot | None = None
         self._damaged = False
 
@@ -145,6 +146,10 @@ class IndexKeeper:
 
     def _publish(self, name: str, save: Callable[[Path], None]) -> CacheFile:
         target = self._directory / name
+        if target.is_symlink():
+            target.unlink()
+        elif target.is_dir():  # no file can take the place of one
+            shutil.rmtree(target)
         files.publish(target, save)
         return CacheFile(name, files.sha256_file(target), files.stamp_of(target))
 
@@ -225,6 +230,8 @@ class IndexKeeper:
     def _fault_of(self, one: CacheFile, thorough: bool = False) -> str | None:
         path = self._directory / one.file
         try:
+            if not stat.S_ISREG(path.stat().st_mode):
+                return f"the index file {path} is no file"
             if files.stamp_of(path) == one.stamp and not thorough:
                 return None
             if files.sha256_file(path) != one.sha256:

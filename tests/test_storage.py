@@ -452,3 +452,22 @@ def test_errors_survive_pickling() -> None:
         assert type(again) is type(error)
         assert str(again) == str(error)
         assert vars(again) == vars(error)
+
+
+def test_rows_left_unread_hold_no_snapshot(engine: Engine, tmp_path: Path) -> None:
+    """A stream that was left half way would keep its connection at the state it was read at."""
+    engine.add([f"text {n}" for n in range(3000)])
+    store = Store(tmp_path / "s", read_only=True)
+    with store.reading() as view:
+        stream = view.exported(None)
+        first = next(stream)
+        blocks = view.all_vectors()
+        next(blocks)
+    engine.add(["later"])
+    with store.reading() as view:
+        assert view.state().documents == 3001
+        assert len(list(view.exported(None))) == 3001
+    assert first.id
+    with pytest.raises(sqlite3.ProgrammingError, match="closed cursor"):
+        list(blocks)
+    store.close()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import subprocess
-import sys
 import unicodedata
 from collections.abc import Iterator
 from contextlib import closing
@@ -23,7 +21,6 @@ from engine.words import Packed
 from tests.older import make_older
 from tests.words import TokenEmbedder, word_vector
 
-ROOT = Path(__file__).resolve().parents[1]
 WIDE = 200
 COLOURS = ["red", "green", "blue", "pear", "plum", "sea", "sky", "oak"]
 
@@ -294,63 +291,6 @@ def test_a_build_goes_on_where_it_was_stopped(
     assert worded.build_tokens(on_progress=lambda now: seen.append(now.fraction)) == 25
     assert seen == [0.4, 0.8, 1.0]
     assert check(worded) == whole
-
-
-CHILD = """
-import sys
-from engine import Document, Engine, ingest, tokens, words
-from tests.test_tokens import texts
-from tests.words import TokenEmbedder
-words.FIT_AT, words.FIT_ON, ingest.BATCH, tokens._PASSAGES_A_COMMIT = 1200, 1500, 50, 20
-said = lambda now: print("step", flush=True)
-with Engine.create(sys.argv[1], model=TokenEmbedder(width=200), exist_ok=True) as engine:
-    if sys.argv[2] == "add":
-        engine.add(texts(400), on_progress=said)
-    else:
-        engine.build_tokens(on_progress=said)
-"""
-
-
-def kill(store: Path, what: str, after: int) -> bool:
-    """Kill a child after so many steps; whether it was still at work."""
-    child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(store), what],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert child.stdout is not None
-    steps = [child.stdout.readline() for _ in range(after)]
-    child.kill()
-    child.stdout.close()
-    child.wait()
-    return all(steps)
-
-
-def test_killed_it_holds_whole_passages_and_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in (("FIT_AT", 1200), ("FIT_ON", 1500)):
-        monkeypatch.setattr(words, name, value)
-    monkeypatch.setattr(tokens, "_PASSAGES_A_COMMIT", 20)
-    model, path = TokenEmbedder(width=WIDE), tmp_path / "s"
-    assert kill(path, "add", 4)
-    with Engine.open(path, model=model) as engine:
-        found, stats = check(engine), engine.stats()
-        assert stats.wordless == 0
-        assert stats.documents == len(found.rows) >= 150
-        engine.add(texts(400))
-        assert len(check(engine).rows) == 400
-        engine.drop_tokens()
-        engine.build_tokens()
-        whole = check(engine)
-        assert whole.directions
-        engine.drop_tokens()
-    assert kill(path, "build", 9)
-    with Engine.open(path, model=model) as engine:
-        assert len(check(engine).rows) >= 180
-        engine.build_tokens()
-        assert check(engine) == whole
 
 
 @pytest.mark.parametrize("revision", ["0001", "0002"])

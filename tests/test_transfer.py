@@ -31,10 +31,15 @@ from engine.portable import jsonl
 from engine.settings import IndexSpec, Metric
 from engine.transfer import ExportFile
 from engine.types import EndOfSource, Float32Array, Incoming, Item, SkipReason
-from tests.test_crash import content
+from tests.crash import operations
 from tests.words import WordEmbedder
 
 SUFFIXES = ["jsonl", "jsonl.gz", "parquet"]
+
+
+def content(store: Path) -> list[Any]:
+    """What is exported of a store, and how many of its sources are pending."""
+    return [*operations.content(store, words=False), operations.pending(store)]
 
 
 def embedder() -> WordEmbedder:
@@ -191,7 +196,7 @@ def test_index_get_export_import_get_is_the_identity(
     with Engine.create(path / "a", model=embedder()) as first:
         first.add(documents)
         before = content(path / "a")
-        ids = [row[0] for row in before["rows"]]
+        ids = operations.engine_ids(path / "a")
         with moved(first, path / f"x.{suffix}", path / "b") as second:
             assert second.get(ids) == first.get(ids)
             given = {document.id: document for document in documents}

@@ -110,6 +110,45 @@ def doctor(store: str | None, as_json: bool | None) -> None:
 
 
 @click.command()
+@click.argument("new")
+@store_option
+@model_options
+@json_option
+def recover(
+    new: str,
+    store: str,
+    model: str | None,
+    offline: bool,
+    runtime: str | None,
+    as_json: bool | None,
+) -> None:
+    """Save what can still be read of a damaged store into a NEW one.
+
+    The damaged one stays as it is. Texts and vectors are checked by their hashes; a document that
+    lost its vectors is embedded again. Says what is missing, and ends with status 1 where
+    anything is.
+    """
+    from engine.recovery import recover as save
+
+    with console.progress() as show:
+        report = save(store, new, model=model, offline=offline, runtime=runtime, on_progress=show)
+    for line in report.notes:
+        console.note(line)
+    console.Console(as_json).values(
+        {
+            "documents": report.documents,
+            "passages": report.passages,
+            "embedded": report.embedded,
+            "expected": report.expected,
+            "lost": report.lost,
+            "partial": report.partial,
+        }
+    )
+    if report.lost != 0 or report.notes:
+        raise SystemExit(1)
+
+
+@click.command()
 @store_option
 def rebuild(store: str) -> None:
     """Make the index file anew from the database."""

@@ -11,7 +11,6 @@ import ipaddress
 import json
 import os
 import random
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -24,6 +23,7 @@ import numpy as np
 
 from engine.embedding.plain import PASSAGE, PlainEmbedder
 from engine.errors import InvalidInputError, ModelError, ModelUnavailableError
+from engine.files import Mutex
 from engine.types import Float32Array
 from engine.vectors import from_model
 
@@ -236,7 +236,7 @@ class HttpEmbedder(PlainEmbedder):
 
 
 _loaded: dict[tuple[str, int | None], HttpEmbedder] = {}
-_loading = threading.Lock()
+_loading = Mutex()
 
 
 def load(name: str, dimension: int | None) -> HttpEmbedder:

@@ -7,7 +7,6 @@ what it runs to its makers; the variable that forbids that is read when it is lo
 from __future__ import annotations
 
 import os
-import threading
 from weakref import WeakValueDictionary
 
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
@@ -20,6 +19,7 @@ from engine import threads
 from engine.embedding.exports import MODEL, NAME, TOKENIZER, Export
 from engine.embedding.tokenized import TokenizedEmbedder
 from engine.errors import ModelError
+from engine.files import Mutex
 from engine.types import Float32Array
 
 TOKENS_A_BATCH = 1024
@@ -86,7 +86,7 @@ class OnnxEmbedder(TokenizedEmbedder):
 
 
 _loaded: WeakValueDictionary[tuple[str, str], OnnxEmbedder] = WeakValueDictionary()
-_loading = threading.Lock()
+_loading = Mutex()
 
 
 def load(name: str, fingerprint: str, export: Export) -> OnnxEmbedder:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -18,6 +17,7 @@ from engine.embedding.exports import Shape
 from engine.embedding.locate import LocatedModel
 from engine.embedding.tokenized import TokenizedEmbedder, closing_tokens
 from engine.errors import ModelError
+from engine.files import Mutex
 from engine.types import Float32Array
 
 TOKENS_A_BATCH = 1024
@@ -112,7 +112,7 @@ def _shape(model: SentenceTransformer, tokenizer: Tokenizer) -> Shape:
 _loaded: WeakValueDictionary[tuple[str, str, bool, bool], SentenceTransformerEmbedder] = (
     WeakValueDictionary()
 )
-_loading = threading.Lock()
+_loading = Mutex()
 
 
 def load(

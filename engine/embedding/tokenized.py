@@ -6,7 +6,6 @@ is here, so that the same model gives the same words whichever runtime it runs i
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
@@ -16,6 +15,7 @@ from tokenizers import Encoding, Tokenizer
 
 from engine.embedding.exports import Shape
 from engine.errors import ModelError
+from engine.files import Mutex
 from engine.types import Float32Array, Words
 from engine.vectors import unit_rows
 
@@ -58,7 +58,7 @@ class TokenizedEmbedder(ABC):
         self.max_tokens = shape.max_tokens
         self.symmetric = shape.query_prompt == shape.document_prompt
         self._budget = budget
-        self._lock = threading.Lock()
+        self._lock = Mutex()
 
     @property
     @abstractmethod

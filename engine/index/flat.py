@@ -107,7 +107,7 @@ def write(
     if len(ids) != count:
         raise CorruptionError(
             f"the database is damaged: it counts {count} passages and holds {len(ids)}; "
-            "restore it from a backup, or index the documents again"
+            "restore it from a backup, or save what can still be read (attendex recover)"
         )
     return longest
 

@@ -15,7 +15,6 @@ they pass through it block by block, the next one on its way while one is used.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +23,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
+from engine.files import Mutex
 from engine.index.contract import Positions, VectorIndex
 from engine.index.scorer import Running, rows_at_once, shared
 from engine.types import BoolArray, Float32Array, Float64Array
@@ -55,7 +55,7 @@ class Copy:
 
 
 _copies: WeakKeyDictionary[VectorIndex, Copy] = WeakKeyDictionary()
-_lock = threading.Lock()
+_lock = Mutex()
 
 
 def fast_on(on: torch.device) -> bool:

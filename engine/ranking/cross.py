@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 from sentence_transformers import CrossEncoder
 
 from engine.errors import ModelError, ModelUnavailableError
+from engine.files import Mutex
 from engine.ranking.contract import Reranked, RerankInput
 from engine.ranking.rerank import ranked
 
@@ -25,7 +25,7 @@ class CrossEncoderReranker:
 
     def __init__(self, model: str, *, offline: bool = False) -> None:
         self.name = model
-        self._lock = threading.Lock()
+        self._lock = Mutex()
         try:
             self._model = CrossEncoder(model, local_files_only=offline)
         except Exception as error:  # any of three libraries may fail here, each in its own way

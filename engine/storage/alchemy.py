@@ -17,7 +17,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 from sqlalchemy import event
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, InvalidRequestError
 
 import engine
 from engine import files
@@ -25,8 +25,7 @@ from engine.errors import EngineError, StorageError, StoreExistsError
 from engine.storage import database
 from engine.storage.connection import Connection, dump_json
 
-_PAGE_BYTES = 16_384
-_migrating = threading.Lock()
+_migrating = files.Mutex()
 """Alembic's context is one for the whole process."""
 
 
@@ -88,6 +87,8 @@ def writing(db: sa.Engine, path: Path) -> Iterator[sa.Connection]:
                 yield connection
         except DBAPIError as error:
             raise error.orig or error from error
+        except InvalidRequestError as error:
+            raise LookupError(f"a row is not there ({error})") from error
 
 
 @contextmanager
@@ -113,7 +114,7 @@ def created(store: Path) -> Iterator[sa.Connection]:
     try:
         with database.translated(store):
             with closing(sqlite3.connect(temporary, isolation_level=None)) as raw:
-                raw.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
+                raw.execute(f"PRAGMA page_size = {database.PAGE_BYTES}")
                 raw.execute("PRAGMA journal_mode = WAL")
             db = open_engine(temporary)
             try:
@@ -145,7 +146,13 @@ def upgrade(store: Path, found: str) -> Path | None:
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     saved = store / "backups" / f"schema-{found}-{stamp}.db"
     with database.translated(store):
-        files.publish(saved, lambda temporary: database.backup(path, temporary))
+        try:
+            files.publish(saved, lambda temporary: database.backup(path, temporary))
+        except OSError as error:
+            raise StorageError(
+                f"the store {store} must be upgraded, and its backup {saved} cannot be written "
+                f"({error.strerror or error}); nothing was changed"
+            ) from error
         db = open_engine(path)
         try:
             with writing(db, store) as connection:

@@ -26,7 +26,7 @@ from engine.errors import (
     StoreNotFoundError,
 )
 from engine.storage import lexical
-from engine.storage.connection import Connection
+from engine.storage.connection import Connection, uri_of
 
 log = logging.getLogger("attendex")
 
@@ -34,13 +34,15 @@ HEAD: Final = "0003"
 """The schema this program reads and writes; revisions are numbered in order."""
 FILE_NAME = "store.db"
 BUSY_MILLISECONDS = 5_000
+PAGE_BYTES = 16_384
+_UNDECODED = "Could not decode to UTF-8"
 _KEPT_OPEN = 8
 
 
 def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     """A connection to the database file, which must be there, with this store's pragmas."""
     made = sqlite3.connect(
-        f"file:{_quote(path)}?mode={'ro' if read_only else 'rw'}",
+        uri_of(path, read_only=read_only),
         uri=True,
         isolation_level=None,
         check_same_thread=False,
@@ -55,10 +57,6 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
         made.close()
         raise
     return made
-
-
-def _quote(path: Path) -> str:
-    return path.absolute().as_posix().replace("%", "%25").replace("?", "%3f").replace("#", "%23")
 
 
 class Snapshots:
@@ -78,10 +76,12 @@ class Snapshots:
         """A connection on one snapshot of the database; storage faults become `StorageError`s."""
         with translated(self._store):
             own = self._take()
+            connection = Connection(own)
             try:
                 own.execute("BEGIN")
-                yield Connection(own)
+                yield connection
             finally:
+                connection.close_cursors()
                 self._give_back(own)
 
     def close(self) -> None:
@@ -118,13 +118,30 @@ class Snapshots:
 
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
-    """Turn sqlite3's exceptions into the engine's."""
+    """Turn sqlite3's exceptions into the engine's; and what else is raised over rows, where the
+    database turns out to be damaged."""
     try:
         yield
     except EngineError:
         raise
     except sqlite3.Error as error:
         raise _storage_error(path, error) from error
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        from engine.storage import soundness
+
+        fault = soundness.damage(path / FILE_NAME)
+        if fault is None:
+            raise
+        raise damaged(path, fault) from error
+
+
+def damaged(path: Path, fault: object) -> CorruptionError:
+    """The error that says so of a store's database, and what to do."""
+    return CorruptionError(
+        f"the database of {path} is damaged ({fault}); save what can still be read with "
+        f"`attendex recover NEW --store {path}`, or remove {FILE_NAME}, {FILE_NAME}-wal and "
+        f"{FILE_NAME}-shm and restore {FILE_NAME} from a backup"
+    )
 
 
 def _storage_error(path: Path, cause: sqlite3.Error) -> StorageError:
@@ -134,12 +151,8 @@ def _storage_error(path: Path, cause: sqlite3.Error) -> StorageError:
         return CorruptionError(f"the lexical index of {path} is damaged; {lexical.REMEDY}")
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return LockedError(path, pid=None, waited=BUSY_MILLISECONDS / 1000)
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return CorruptionError(
-            f"the database of {path} is damaged ({cause}); remove {FILE_NAME}, {FILE_NAME}-wal and "
-            f"{FILE_NAME}-shm and restore {FILE_NAME} from a backup, or index the sources into a "
-            "new store"
-        )
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or _UNDECODED in str(cause):
+        return damaged(path, cause)
     if code == sqlite3.SQLITE_FULL:
         return StorageError(f"no space left for the store {path}; what was committed is kept")
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN):
@@ -149,6 +162,12 @@ def _storage_error(path: Path, cause: sqlite3.Error) -> StorageError:
             f"the store {path} could not be read or written ({cause}); is the disk full? "
             "What was committed is kept"
         )
+    from engine.storage import soundness
+
+    if (fault := soundness.damage(path / FILE_NAME)) is not None:
+        return damaged(path, fault)
+    if str(cause) in lexical.NAMELESS:
+        return CorruptionError(f"the lexical index of {path} is damaged; {lexical.REMEDY}")
     return StorageError(f"the store {path} failed: {cause}")
 
 
@@ -165,7 +184,7 @@ def check_schema(store: Path) -> str:
         raise StoreNotFoundError(store)
     with (
         translated(store),
-        closing(sqlite3.connect(f"file:{_quote(path)}?mode=ro", uri=True)) as raw,
+        closing(sqlite3.connect(uri_of(path, read_only=True), uri=True)) as raw,
     ):
         try:
             row = raw.execute("SELECT version_num FROM alembic_version").fetchone()
@@ -209,7 +228,7 @@ def backup(database: Path, target: Path) -> None:
     Raises `OSError` where there is no room for it.
     """
     with (
-        closing(sqlite3.connect(f"file:{_quote(database)}?mode=ro", uri=True)) as source,
+        closing(sqlite3.connect(uri_of(database, read_only=True), uri=True)) as source,
         closing(sqlite3.connect(target)) as copy,
     ):
         try:

@@ -15,7 +15,7 @@ from itertools import islice
 
 import numpy as np
 
-from engine.storage.connection import Connection
+from engine.storage.connection import Connection, next_after
 from engine.text.terms import fold, phrase
 from engine.types import Float64Array, IdArray
 
@@ -60,6 +60,9 @@ _HELD = f"""
 _TWIN = "lexical_twin"
 UNUSABLE = re.compile(rf"(?:no such table|vtable constructor failed): {TABLE}(?:_\w+)?$")
 """What SQLite says where the index, or a table it is kept in, is not there."""
+NAMELESS = ("SQL logic error", "constraint failed")
+"""What SQLite says of the tables FTS5 keeps the index in, where they are not as it left them: of
+tables of the schema it says which, and what is wrong."""
 REMEDY = "`attendex rebuild` makes it anew"
 
 
@@ -213,4 +216,4 @@ def _blocks(connection: Connection) -> Iterator[list[tuple[int, str]]]:
         if not rows:
             return
         yield [(key, text) for key, text in rows]
-        last = rows[-1][0]
+        last = next_after(last, rows)

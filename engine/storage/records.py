@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from types import NoneType
+from typing import Any, NamedTuple, Self
 
 from engine.settings import RECALL, IndexKind, Metric
 from engine.types import Float32Array, IdArray, Trial
@@ -45,14 +46,42 @@ class StoreSettings:
     def from_json(cls, rows: Iterable[tuple[str, Any]]) -> StoreSettings:
         """Names and JSON values as the database gives them back, numbers as numbers.
 
-        Raises `TypeError` or `ValueError`.
+        Raises as `of`.
         """
         values: dict[str, Any] = {
             name: json.loads(written) if isinstance(written, str) else written
             for name, written in rows
         }
-        made = cls(**values)
-        return replace(made, metric=Metric(made.metric), kind=IndexKind(made.kind))
+        return cls.of(values)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """The settings that the rows hold; `KeyError`, `TypeError` or `ValueError` where they
+        are not such as this program, or an older one, has written."""
+        made = cls(
+            **{**values, "metric": Metric(values["metric"]), "kind": IndexKind(values["kind"])}
+        )
+        for field in fields(cls):
+            kinds = _KINDS.get(field.name, ())
+            if kinds and type(getattr(made, field.name)) not in kinds:
+                raise TypeError(f"{field.name} is {getattr(made, field.name)!r}")
+        if made.dimension < 1 or not 0 < made.recall <= 1:
+            raise ValueError(f"dimension {made.dimension}, recall {made.recall}")
+        return made
+
+
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "model": (str,),
+    "custom": (bool,),
+    "fingerprint": (str,),
+    "dimension": (int,),
+    "store_id": (str,),
+    "recall": (int, float),
+    "memory": (int, NoneType),
+    "factory": (str, NoneType),
+    "tokens": (bool,),
+    "symmetric": (bool,),
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ reader sees is always one generation, whole.
 
 from __future__ import annotations
 
-import threading
 import uuid
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -14,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine import files
-from engine.errors import CorruptionError, InvalidInputError, SchemaVersionError, StorageError
-from engine.files import WriterLock
+from engine.errors import InvalidInputError, SchemaVersionError, StorageError
+from engine.files import Mutex, WriterLock
 from engine.storage import database
 from engine.storage.database import Snapshots
 from engine.storage.records import Published, StoreSettings
@@ -76,7 +75,7 @@ class Store:
             self.schema = database.HEAD
         self._snapshots = Snapshots(path, read_only=read_only)
         self._transactions: Transactions | None = None
-        self._setup = threading.Lock()
+        self._setup = Mutex()
         try:
             self.settings = self._read_settings()
         except BaseException:
@@ -94,10 +93,7 @@ class Store:
         try:
             return StoreSettings.from_json(rows)
         except (KeyError, TypeError, ValueError, RecursionError) as error:
-            raise CorruptionError(
-                f"the settings of the store {self.path} are damaged ({error}); restore "
-                f"{database.FILE_NAME} from a backup"
-            ) from error
+            raise database.damaged(self.path, f"its settings: {error}") from error
 
     @contextmanager
     def reading(self) -> Iterator[View]:

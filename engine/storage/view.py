@@ -108,7 +108,7 @@ class View:
             wrong = [i for i, b in zip(ids, blobs, strict=True) if len(b) != 4 * self._dimension]
             raise CorruptionError(
                 f"the database is damaged: the vectors of passages {wrong[:5]} have a wrong width; "
-                "restore it from a backup, or index the documents again"
+                "restore it from a backup, or save what can still be read (attendex recover)"
             )
         return np.array(ids, dtype=np.int64), vectors.from_blobs(blobs, self._dimension)
 

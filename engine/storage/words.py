@@ -14,7 +14,7 @@ import numpy as np
 
 from engine import words
 from engine.errors import CorruptionError
-from engine.storage.connection import Connection
+from engine.storage.connection import Connection, next_after
 from engine.types import Float32Array
 from engine.words import Packed
 
@@ -137,5 +137,5 @@ def _blocks(connection: Connection) -> Iterator[list[tuple[int, Packed]]]:
         rows = connection.rows(_AFTER, (last, _ROWS_A_FETCH))
         if not rows:
             return
-        last = rows[-1][0]
+        last = next_after(last, rows)
         yield [(id_, Packed(width, data)) for id_, width, data in rows]
