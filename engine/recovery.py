@@ -92,6 +92,8 @@ def recover(
     with tempfile.TemporaryDirectory(prefix=".recover-", dir=target.parent) as folder:
         salvage = Salvage(source, Path(folder))
         settings = _settings(salvage, model, offline=offline, runtime=runtime)
+        if model is not None:  # before anything is made
+            ModelSource(model, offline=offline, expected=settings).identify()
         opening.create_with(
             target, settings, offline=offline, half=False, runtime=runtime, precision=None
         )[0].close()

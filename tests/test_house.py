@@ -184,6 +184,20 @@ def test_heavy_libraries_stay_in_their_room(module: str) -> None:
             )
 
 
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_nothing_read_is_run(module: str) -> None:
+    """No file's content becomes code: neither by `eval` nor by what unpickles."""
+    for node in ast.walk(MODULES[module]):
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        assert called not in {"eval", "exec", "compile", "__import__"}, f"{module}: {called}"
+        assert called not in {"torch.load", "joblib.load", "pd.read_pickle"}, f"{module}: {called}"
+        given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+        if called == "np.load":
+            assert given.get("allow_pickle") == "False", module
+
+
 def test_every_library_used_is_known() -> None:
     allowed = {*HEAVY, "engine", "cli", "numpy", "orjson", "filelock", "charset_normalizer"}
     for module, tree in MODULES.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -14,11 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+import cli
 from engine import Document, Engine
 from engine.errors import (
     CorruptionError,
     EngineError,
     InvalidInputError,
+    ModelMismatchError,
     StoreExistsError,
     StoreNotFoundError,
 )
@@ -234,6 +237,30 @@ def test_without_settings_a_model_is_asked_for(whole: Whole, tmp_path: Path) -> 
     assert not report.embedded
     with Engine.open(tmp_path / "new", model=model()) as engine:
         assert engine.get([*whole.documents]) == [*whole.documents.values()]
+
+
+def test_on_the_command_line(
+    whole: Whole, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Status 0 where nothing is missing, 1 where something is, which is named."""
+    assert cli.run(["recover", str(tmp_path / "a"), "--store", str(whole.path)]) == 0
+    counted = json.loads(capsys.readouterr().out)
+    assert (counted["documents"], counted["lost"]) == (len(whole.documents), 0)
+    store = whole.copied(tmp_path / "s", whole.data)
+    with closing(sqlite3.connect(store / "store.db")) as raw, raw:
+        raw.execute("UPDATE passages SET text = 'other' WHERE text = 'one'")
+    assert cli.run(["recover", str(tmp_path / "b"), "--store", str(store)]) == 1
+    out, err = capsys.readouterr()
+    assert json.loads(out)["lost"] == 1
+    assert "left out: v0" in err
+    assert cli.run(["recover", str(tmp_path / "b"), "--store", str(store)]) == 1
+    assert "there is a store at" in capsys.readouterr().err
+
+
+def test_another_model_makes_nothing(whole: Whole, tmp_path: Path) -> None:
+    with pytest.raises(ModelMismatchError):
+        recover(whole.path, tmp_path / "new", model=TokenEmbedder(64, 13))
+    assert not (tmp_path / "new").exists()
 
 
 def test_refusals(whole: Whole, tmp_path: Path) -> None:
