@@ -1,11 +1,11 @@
 """Answers against human judgements, stage by stage, over folders of collections.
 
-    python benchmarks/quality.py FOLDER… [--work DIR] [--precision int8]
+    python benchmarks/quality.py FOLDER… [--work DIR] [--model NAME] [--precision int8]
 
 A folder holds corpus.jsonl, queries.jsonl and qrels.tsv in BEIR's layout. Its documents, title and
-text joined by a space, are indexed with the default model into a store under DIR, where they stay
-for the next run. Prints a table in markdown, and for each folder what `attendex evaluate --json`
-does.
+text joined by a space, are indexed into a store under DIR, where they stay for the next run (with
+another model, take another DIR). Prints a table in markdown, and for each folder what
+`attendex evaluate --json` does.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from engine.text.readers import ReadOptions
 FILES = ("corpus.jsonl", "queries.jsonl", "qrels.tsv")
 
 
-def evaluated(folder: Path, work: Path, precision: Precision) -> Evaluation:
+def evaluated(folder: Path, work: Path, model: str, precision: Precision) -> Evaluation:
     """Every stage on one collection."""
     corpus, queries, qrels = (folder / name for name in FILES)
     with corpus.open(encoding="utf-8") as lines:
@@ -42,7 +42,7 @@ def evaluated(folder: Path, work: Path, precision: Precision) -> Evaluation:
     )
     named = "store" if precision is Precision.FLOAT32 else f"{precision.value}.store"
     with Engine.create(
-        work / f"{folder.name}.{named}", model=DEFAULT_MODEL, precision=precision, exist_ok=True
+        work / f"{folder.name}.{named}", model=model, precision=precision, exist_ok=True
     ) as engine:
         console.notes(engine.add_files([corpus], options=options))
         return engine.evaluate(read_queries(queries), read_qrels(qrels))
@@ -79,13 +79,14 @@ def directory(given: Path | None) -> Iterator[Path]:
     type=click.Path(exists=True, file_okay=False, path_type=Path),
 )
 @click.option("--work", type=click.Path(path_type=Path), help="Where stores are kept.")
+@click.option("--model", default=DEFAULT_MODEL, show_default=True)
 @click.option(
     "--precision",
     type=click.Choice([one.value for one in Precision]),
     default=Precision.FLOAT32.value,
     show_default=True,
 )
-def main(folders: tuple[Path, ...], work: Path | None, precision: str) -> None:
+def main(folders: tuple[Path, ...], work: Path | None, model: str, precision: str) -> None:
     for folder in folders:
         for name in FILES:
             if not (folder / name).is_file():
@@ -96,7 +97,7 @@ def main(folders: tuple[Path, ...], work: Path | None, precision: str) -> None:
     print("|---" * (len(MEASURES) + 5) + "|")
     with directory(work) as stores:
         for folder in folders:
-            report = evaluated(folder, stores, Precision(precision))
+            report = evaluated(folder, stores, model, Precision(precision))
             for note in report.notes:
                 console.note(note)
             print("\n".join(rows(folder.name, report)), flush=True)

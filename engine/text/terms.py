@@ -66,6 +66,11 @@ def phrase(word: str) -> str | None:
     return _whole(" ".join(words)) if words else None
 
 
+def is_unspaced(text: str) -> bool:
+    """Words may stand side by side in the text: it holds a character of such a script."""
+    return _UNSPACED.search(text) is not None
+
+
 def _normal(text: str) -> str:
     if text.isascii():
         return text
