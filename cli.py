@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import click
 
-from engine import __version__, console
+from engine import __version__, notes
 from engine.commands import asking, evaluating, indexing, keeping, moving, serving
 from engine.errors import EngineError, InvalidInputError, LockedError, ModelMismatchError
 
@@ -77,7 +77,7 @@ class _NoteHandler(logging.Handler):
     """What the engine logs is a note for the person at the terminal."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        console.note(record.getMessage())
+        notes.note(record.getMessage())
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -105,20 +105,20 @@ def ended(error: BaseException) -> int:
             error.show()
             return error.exit_code
         case click.Abort() | KeyboardInterrupt():
-            console.note("interrupted; what was committed is kept")
+            notes.note("interrupted; what was committed is kept")
             return 130
         case _OutputClosed() | BrokenPipeError():
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
         case OSError():
-            console.note(f"{error.filename or 'the output'}: {error.strerror or error}")
+            notes.note(f"{error.filename or 'the output'}: {error.strerror or error}")
             return 1
         case EngineError():
-            console.note(str(error))
+            notes.note(str(error))
             return _status(error)
     if os.environ.get("ATTENDEX_DEBUG", "") not in ("", "0"):
         traceback.print_exception(error)
-    console.note(
+    notes.note(
         f"internal error: {type(error).__name__}: {error} (a fault of attendex; "
         "run `attendex --debug …` to see the trace)"
     )

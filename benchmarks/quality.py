@@ -20,7 +20,7 @@ from pathlib import Path
 
 import click
 
-from engine import Engine, console
+from engine import Engine, notes
 from engine.evaluation import MEASURES, Evaluation, summary
 from engine.judgements import read_qrels, read_queries
 from engine.settings import DEFAULT_MODEL, Precision
@@ -44,7 +44,7 @@ def evaluated(folder: Path, work: Path, model: str, precision: Precision) -> Eva
     with Engine.create(
         work / f"{folder.name}.{named}", model=model, precision=precision, exist_ok=True
     ) as engine:
-        console.notes(engine.add_files([corpus], options=options))
+        notes.of_report(engine.add_files([corpus], options=options))
         return engine.evaluate(read_queries(queries), read_qrels(qrels))
 
 
@@ -99,7 +99,7 @@ def main(folders: tuple[Path, ...], work: Path | None, model: str, precision: st
         for folder in folders:
             report = evaluated(folder, stores, model, Precision(precision))
             for note in report.notes:
-                console.note(note)
+                notes.note(note)
             print("\n".join(rows(folder.name, report)), flush=True)
             lines.append(json.dumps({"collection": folder.name, **summary(report)}))
     print("\n" + "\n".join(lines))

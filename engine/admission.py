@@ -11,12 +11,13 @@ import numpy as np
 import orjson
 
 from engine import vectors
+from engine.arrays import Float32Array
 from engine.errors import InvalidInputError
 from engine.settings import Metric
 from engine.storage.connection import dump_json
 from engine.storage.records import NewDocument, NewPassage
 from engine.text import unicode
-from engine.types import Document, Float32Array, Incoming, Passage, Refusal, SkipReason
+from engine.types import Document, Incoming, Passage, Refusal, SkipReason
 
 METADATA_DEPTH = 64
 _SIMPLE = {str, int, bool, type(None)}

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from engine import vectors
+from engine.arrays import IdArray
 from engine.queries import Query
 from engine.ranking.fusion import reciprocal_ranks
 from engine.settings import DEFAULT_K, Metric, Mode
 from engine.storage.view import View
 from engine.text.terms import match_expression
 from engine.text.unicode import folded
-from engine.types import IdArray
 
 if TYPE_CHECKING:
     from engine.index.contract import Candidates

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from engine import vectors
+from engine.arrays import BoolArray
 from engine.errors import CorruptionError
 from engine.settings import Metric
 from engine.storage import database, lexical, soundness, words
@@ -19,7 +20,6 @@ from engine.storage.records import StoreSettings
 from engine.storage.view import View
 from engine.storage.words import Amount
 from engine.text import unicode
-from engine.types import BoolArray
 from engine.words import Packed, is_intact
 
 _ROWS_A_FETCH = 4096

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from engine import queries
+from engine.arrays import Float64Array
 from engine.errors import DocumentNotFoundError, InvalidInputError
 from engine.index.snapshot import Snapshot
 from engine.lookup import TextVectors
 from engine.queries import Query
 from engine.storage.records import StoreSettings
 from engine.storage.view import View
-from engine.types import Float64Array
 from engine.vectors import unit_rows
 
 _TERM = re.compile(r"(?:^|\s)([+-])(?=\s|$)")

@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import json
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from engine import notes
 from engine.text.unicode import printable
 from engine.types import (
     AddReport,
     Explanation,
     Hit,
-    Progress,
     SearchResult,
-    SkipReason,
     Stats,
     StoredDocument,
     TuneReport,
@@ -29,10 +26,6 @@ from engine.types import (
 
 if TYPE_CHECKING:
     from engine.evaluation import Evaluation
-
-BLANK = SkipReason.BLANK
-
-_LINE_SECONDS = 10.0
 
 
 class Console:
@@ -53,7 +46,7 @@ class Console:
         if titled:
             _print(Text(f"\n{printable(result.query or '')}", style="bold"))
         if not result.hits:
-            note("no document matches")
+            notes.note("no document matches")
             return
         table = Table(box=None, pad_edge=False, header_style="dim")
         for name in ("#", "score", "weight"):
@@ -272,84 +265,10 @@ class Console:
         _print(table)
 
 
-def note(text: str) -> None:
-    """A line for the person at the terminal, on standard error."""
-    print(noted(text), file=sys.stderr)
-
-
-def noted(text: str) -> str:
-    """The line that `note` prints."""
-    return f"attendex: {printable(text)}"
-
-
 def json_lines(result: SearchResult) -> Iterator[str]:
     """The hits of one query, a line each."""
     for hit in result.hits:
         yield _json({"query": result.query, **_hit_fields(hit), "legs": result.legs})
-
-
-def notes(report: AddReport) -> None:
-    """What an `add` has to say: notes, the first refused rows of each kind, how many more."""
-    for line in report.notes:
-        note(line)
-    for reason, count in report.skipped.items():
-        named = [r for r in report.refusals if r.reason is reason and r.reason is not BLANK]
-        for refusal in named:
-            note(f"skipped {refusal}")
-        if count > len(named):
-            more = "more for this" if named else "for this"
-            note(f"skipped {count - len(named):,} {more}: {reason.value}")
-    if report.truncated:
-        note(f"of {report.truncated:,} passages the model saw only the beginning")
-
-
-@contextmanager
-def progress() -> Iterator[Callable[[Progress], None]]:
-    """A bar with rate and time left on a terminal, a line every ten seconds elsewhere."""
-    if sys.stderr.isatty():
-        with _bar() as show:
-            yield show
-    else:
-        yield _Lines()
-
-
-class _Lines:
-    def __init__(self) -> None:
-        self._next = time.monotonic() + _LINE_SECONDS
-
-    def __call__(self, now: Progress) -> None:
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + _LINE_SECONDS
-            share = "" if now.fraction is None else f"{now.fraction:.0%}, "
-            rate = now.documents / now.seconds if now.seconds else 0.0
-            note(f"{share}{now.documents:,} documents, {rate:,.0f}/s")
-
-
-@contextmanager
-def _bar() -> Iterator[Callable[[Progress], None]]:
-    from rich.console import Console as RichConsole
-    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TextColumn("{task.fields[count]}"),
-        TimeRemainingColumn(elapsed_when_finished=True),
-    )
-    with Bar(*columns, console=RichConsole(stderr=True), transient=True) as bar:
-        task = bar.add_task("indexing", total=None, count="")
-
-        def show(now: Progress) -> None:
-            rate = now.documents / now.seconds if now.seconds else 0.0
-            counted = f"{now.documents:,} documents, {rate:,.0f}/s"
-            if now.fraction is None:
-                bar.update(task, count=counted)
-            else:
-                bar.update(task, total=1.0, completed=now.fraction, count=counted)
-
-        yield show
 
 
 def _hit_fields(hit: Hit) -> dict[str, Any]:
@@ -371,7 +290,7 @@ def timings(results: Sequence[SearchResult]) -> None:
     """Milliseconds by stage, on standard error; the queries of one call share them."""
     spent = next((one.seconds_by_stage for one in results if one.error is None), {})
     stages = ", ".join(f"{name} {1000 * seconds:.1f} ms" for name, seconds in spent.items())
-    note(f"{stages} ({_count(len(results), 'query').replace('querys', 'queries')})")
+    notes.note(f"{stages} ({_count(len(results), 'query').replace('querys', 'queries')})")
 
 
 def _precision_line(stats: Stats) -> str:

@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from engine.arrays import Float64Array
 from engine.errors import EngineError, InvalidInputError
 from engine.judgements import HIGHEST, Qrels, Queries
 from engine.settings import Mode
-from engine.types import Float64Array, SearchResult
+from engine.types import SearchResult
 
 DEPTH = 100
 """How many documents a query is asked for."""

@@ -21,22 +21,13 @@ import numpy as np
 
 from engine import vectors
 from engine.admission import Admitted, admit
+from engine.arrays import Float32Array, IdArray
 from engine.embedding.base import Embedder
 from engine.embedding.words import embed
 from engine.storage.records import KnownDocument, NewDocument, NewPassage
 from engine.storage.store import Store
 from engine.text import chunking, unicode
-from engine.types import (
-    AddReport,
-    EndOfSource,
-    Float32Array,
-    IdArray,
-    Incoming,
-    Item,
-    Progress,
-    Refusal,
-    SkipReason,
-)
+from engine.types import AddReport, EndOfSource, Incoming, Item, Progress, Refusal, SkipReason
 from engine.words import Packed
 
 BATCH = 1024

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from engine import senses, vectors
+from engine.arrays import Float32Array
 from engine.embedding.remembered import Embedded
 from engine.errors import InvalidInputError
 from engine.lookup import TextVectors
 from engine.storage.records import StoreSettings
 from engine.text import unicode
 from engine.text.stopwords import content
-from engine.types import Float32Array, SearchResult, Words
+from engine.types import SearchResult, Words
 
 
 @dataclass(frozen=True, slots=True)

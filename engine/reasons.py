@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from engine import candidates, search
+from engine.arrays import IdArray
 from engine.candidates import CANDIDATES, Candidate, Clock, Options
 from engine.errors import DocumentNotFoundError
 from engine.index.snapshot import Snapshot
@@ -22,7 +23,7 @@ from engine.storage.records import StoreSettings
 from engine.storage.view import View
 from engine.text.stopwords import is_content
 from engine.text.terms import is_unspaced, phrase
-from engine.types import IdArray, Why
+from engine.types import Why
 
 _FIRST = 1000
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from engine import candidates
+from engine.arrays import IdArray
 from engine.candidates import Candidate, Clock, Options
 from engine.errors import InvalidInputError
 from engine.queries import Query
@@ -23,7 +24,7 @@ from engine.ranking.contract import Reranked, Reranker, RerankInput
 from engine.settings import Metric, Mode
 from engine.storage.records import PassageRow, StoreSettings
 from engine.storage.view import View
-from engine.types import Explanation, Hit, IdArray, SearchResult
+from engine.types import Explanation, Hit, SearchResult
 from engine.wording import Wording
 
 if TYPE_CHECKING:

@@ -13,10 +13,11 @@ import re
 
 import numpy as np
 
+from engine.arrays import Float32Array
 from engine.embedding.base import Embedder, gives_words
 from engine.embedding.words import with_words
 from engine.text.terms import is_unspaced
-from engine.types import Float32Array, Words
+from engine.types import Words
 from engine.vectors import unit_rows
 
 

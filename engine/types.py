@@ -5,37 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from engine.errors import EngineError
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
-    Float32Array = NDArray[np.float32]
-    Float64Array = NDArray[np.float64]
-    IdArray = NDArray[np.int64]
-    BoolArray = NDArray[np.bool_]
-
-_ARRAYS = {
-    "Float32Array": "float32",
-    "Float64Array": "float64",
-    "IdArray": "int64",
-    "BoolArray": "bool_",
-}
-
-
-def __getattr__(name: str) -> object:
-    """The types of arrays: made when they are first asked for, so that values load no numpy."""
-    if name not in _ARRAYS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import numpy as np
-    from numpy.typing import NDArray
-
-    made: object = cast(Any, NDArray)[getattr(np, _ARRAYS[name])]
-    globals()[name] = made
-    return made
+    from engine.arrays import Float32Array, Float64Array, IdArray
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ import numpy as np
 
 from engine import files
 from engine.approximation import Approximation, load_approximate
+from engine.arrays import Float32Array, IdArray
 from engine.errors import CorruptionError, EngineError, StorageError
 from engine.index import flat, quantised
 from engine.index.contract import VectorIndex
@@ -29,7 +30,7 @@ from engine.index.snapshot import Snapshot
 from engine.storage.records import CacheFile, Published, State, StoreSettings
 from engine.storage.store import Store
 from engine.storage.view import View
-from engine.types import Float32Array, IdArray, TuneReport
+from engine.types import TuneReport
 from engine.vectors import mask_of
 
 log = logging.getLogger("attendex")

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.arrays import BoolArray, Float32Array, Float64Array, IdArray
 from engine.errors import DimensionError, InvalidInputError, ModelError
 from engine.settings import Metric
-from engine.types import BoolArray, Float32Array, Float64Array, IdArray
 
 _BLOCK = 256
 """Rows at a time in float64: so many stay in the processor's cache."""

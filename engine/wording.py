@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from engine import words
+from engine.arrays import Float32Array, Float64Array
 from engine.candidates import Candidate
 from engine.queries import Query
 from engine.ranking.contract import Reranked, WordInput
@@ -18,7 +19,7 @@ from engine.settings import Metric
 from engine.storage.records import StoreSettings
 from engine.storage.view import View
 from engine.text import unicode
-from engine.types import Explanation, Float32Array, Float64Array, Word, Words
+from engine.types import Explanation, Word, Words
 from engine.words import Packed
 
 MOST_ATTENDED = 2000

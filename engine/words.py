@@ -17,8 +17,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.arrays import Float32Array, IdArray
 from engine.errors import ModelError
-from engine.types import Float32Array, IdArray, Words
+from engine.types import Words
 from engine.vectors import row_norms, unit_rows
 
 Codes = NDArray[np.int8]

@@ -12,6 +12,7 @@ import pytest
 
 import cli
 from engine import Engine, IndexSpec, approximation, vectors
+from engine.arrays import Float32Array
 from engine.commands import keeping
 from engine.errors import CorruptionError, InvalidInputError, StorageError
 from engine.index import native, tuning
@@ -20,7 +21,7 @@ from engine.index.contract import exact_top
 from engine.index.flat import FlatIndex
 from engine.index.snapshot import Snapshot
 from engine.settings import IndexKind, Metric
-from engine.types import Float32Array, Trial
+from engine.types import Trial
 from tests.test_index import collection
 from tests.words import WordEmbedder
 

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import AttentionReranker
+from engine.arrays import Float32Array
 from engine.errors import InvalidInputError
 from engine.ranking.attention import attend, attend_sequence, masked_softmax, scores
 from engine.ranking.confidence import temperature_of
 from engine.ranking.contract import RerankInput
-from engine.types import Float32Array
 from engine.vectors import unit_rows
 
 F64 = torch.float64

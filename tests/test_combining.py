@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from engine import Document, Engine
+from engine.arrays import Float32Array
 from engine.combining import parse
 from engine.errors import DocumentNotFoundError, InvalidInputError, ModelError
-from engine.types import Float32Array, Word, Words
+from engine.types import Word, Words
 from engine.vectors import unit_rows
 from tests.tokens import HandEmbedder
 

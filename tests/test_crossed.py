@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from engine import Engine, IndexSpec, vectors
+from engine.arrays import Float32Array, Float64Array
 from engine.index import quantised, tuning
 from engine.index.flat import FlatIndex
 from engine.index.quantised import QuantisedIndex
 from engine.settings import Metric
-from engine.types import Float32Array, Float64Array
 from tests.words import WordEmbedder
 
 D = 32

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from engine import Document, Engine, IndexSpec, SearchResult, admission
+from engine.arrays import Float32Array
 from engine.errors import (
     DimensionError,
     DocumentNotFoundError,
@@ -26,7 +27,7 @@ from engine.errors import (
 )
 from engine.settings import Metric
 from engine.storage.connection import dump_json
-from engine.types import AddReport, EndOfSource, Float32Array, Incoming, Item, SkipReason
+from engine.types import AddReport, EndOfSource, Incoming, Item, SkipReason
 from tests.words import WordEmbedder
 
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from benchmarks import gpu
 from engine import vectors
+from engine.arrays import BoolArray, Float32Array
 from engine.index import batch, contract, half, scorer
 from engine.index.flat import FlatIndex
 from engine.index.snapshot import Snapshot
 from engine.settings import Metric
-from engine.types import BoolArray, Float32Array
 
 CPU = torch.device("cpu")
 D = 24

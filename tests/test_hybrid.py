@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 from engine import Document, Engine, IndexSpec, SearchResult, candidates, wording
+from engine.arrays import Float64Array
 from engine.errors import InvalidInputError
 from engine.ranking.confidence import effective_number, holding
 from engine.ranking.contract import Reranked, RerankInput
 from engine.ranking.fusion import reciprocal_ranks
 from engine.settings import Metric
 from engine.text.stopwords import content, is_content
-from engine.types import Float64Array
 from engine.vectors import unit_rows
 from engine.words import pack, unpack
 from tests.test_light import MODELS, loaded

@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine import vectors
+from engine.arrays import Float32Array, IdArray
 from engine.errors import CorruptionError
 from engine.index import contract, flat, scorer
 from engine.index.flat import FlatIndex
 from engine.index.snapshot import Snapshot
 from engine.settings import Metric
-from engine.types import Float32Array, IdArray
 
 DIMENSION = 24
 

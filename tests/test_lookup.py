@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from engine import Engine
+from engine.arrays import Float32Array
 from engine.embedding import remembered
 from engine.embedding.plain import PlainEmbedder
 from engine.embedding.remembered import Embedded
 from engine.errors import ModelUnavailableError
 from engine.models import ModelSource
-from engine.types import Float32Array, Words
+from engine.types import Words
 from tests.words import WordEmbedder
 
 

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine import Engine, vectors
+from engine.arrays import Float32Array, IdArray
 from engine.errors import CorruptionError
 from engine.index import contract, quantised
 from engine.index.flat import FlatIndex
 from engine.index.quantised import QuantisedIndex
 from engine.index.snapshot import Snapshot
 from engine.settings import Metric
-from engine.types import Float32Array, IdArray
 from tests.test_index import assert_same, collection, twin
 from tests.words import WordEmbedder
 

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import AttentionReranker
+from engine.arrays import Float32Array, Float64Array, IdArray
 from engine.embedding.locate import locate
 from engine.errors import InvalidInputError, ModelError, ModelUnavailableError
 from engine.ranking.confidence import effective_number, holding, softmax
@@ -20,7 +21,6 @@ from engine.ranking.contract import RerankInput, WordInput
 from engine.ranking.fusion import reciprocal_ranks
 from engine.ranking.matches import word_matches
 from engine.settings import DEFAULT_MODEL
-from engine.types import Float32Array, Float64Array, IdArray
 from engine.vectors import unit_rows
 
 

@@ -17,10 +17,11 @@ import pytest
 
 import cli
 from engine import Document, Engine, IndexSpec
+from engine.arrays import Float32Array
 from engine.embedding.plain import PlainEmbedder
 from engine.errors import DocumentNotFoundError
 from engine.settings import IndexKind, Metric
-from engine.types import Float32Array, SkipReason
+from engine.types import SkipReason
 from tests.words import WordEmbedder
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -15,8 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine import Document, Engine, ingest, tokens, words
+from engine.arrays import Float32Array
 from engine.text.stopwords import content
-from engine.types import Float32Array, Words
+from engine.types import Words
 from engine.words import Packed
 from tests.older import make_older
 from tests.words import TokenEmbedder, word_vector

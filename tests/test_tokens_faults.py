@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 from engine import Document, Engine, IndexSpec, words
+from engine.arrays import Float32Array
 from engine.embedding.sentence_transformer import SentenceTransformerEmbedder
 from engine.errors import CorruptionError, ModelError
 from engine.settings import Metric
-from engine.types import Float32Array, Words
+from engine.types import Words
 from engine.vectors import unit_rows
 from tests.test_tokens import check, held, of, texts
 from tests.words import TokenEmbedder, WordEmbedder

@@ -26,11 +26,12 @@ from hypothesis import strategies as st
 
 import cli
 from engine import Document, Engine
+from engine.arrays import Float32Array
 from engine.errors import InvalidInputError, ModelMismatchError, ModelUnavailableError, StorageError
 from engine.portable import jsonl
 from engine.settings import IndexSpec, Metric
 from engine.transfer import ExportFile
-from engine.types import EndOfSource, Float32Array, Incoming, Item, SkipReason
+from engine.types import EndOfSource, Incoming, Item, SkipReason
 from tests.crash import operations
 from tests.words import WordEmbedder
 

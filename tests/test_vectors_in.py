@@ -15,12 +15,13 @@ import torch
 
 import cli
 from engine import Document, Engine
+from engine.arrays import Float32Array
 from engine.errors import DimensionError, InvalidInputError
 from engine.ingest import Ingest
 from engine.intake import Intake
 from engine.settings import IndexSpec, Metric
 from engine.text.readers import ReadOptions
-from engine.types import Float32Array, SkipReason
+from engine.types import SkipReason
 from tests.words import WordEmbedder
 
 WIDTH = 8

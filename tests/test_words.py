@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.arrays import Float32Array
 from engine.text.stopwords import content
 from engine.text.unicode import composed, original_places
-from engine.types import Float32Array, Words
+from engine.types import Words
 from engine.vectors import unit_rows
 from engine.words import Packed, fit, is_intact, pack, project, repack, unpack
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from engine.types import Float32Array, Words
+from engine.arrays import Float32Array
+from engine.types import Words
 from engine.vectors import unit_rows
 from tests.words import WordEmbedder
 

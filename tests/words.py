@@ -10,7 +10,8 @@ from typing import cast
 
 import numpy as np
 
-from engine.types import Float32Array, Words
+from engine.arrays import Float32Array
+from engine.types import Words
 
 _WORD = re.compile(r"\w+")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from engine import console, page
+from engine import console, notes, page
 from engine.commands.options import (
     check_target,
     helper_option,
@@ -134,10 +134,10 @@ def query(
     for number, result in enumerate(results, start=1):
         if result.error is not None:
             failed += 1
-            console.note(f"query {number}: {result.error}")
+            notes.note(f"query {number}: {result.error}")
             continue
         for line in result.notes:
-            console.note(line)
+            notes.note(line)
         out.result(result, titled=len(results) > 1)
     if timings:
         console.timings(results)
@@ -231,7 +231,7 @@ def _asking(
         return Engine.open(store, model=model, offline=offline, runtime=runtime, reranker=reranker)
 
     options = Options.of(model, runtime, cross_encoder)
-    return Asking(store, options, opened, console.note, use=helper, offline=offline)
+    return Asking(store, options, opened, notes.note, use=helper, offline=offline)
 
 
 def reranker_of(cross_encoder: str | None, offline: bool) -> Reranker | None:

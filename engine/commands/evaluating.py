@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from engine import console
+from engine import console, notes
 from engine.commands.options import json_option, model_options, store_option
 
 
@@ -48,7 +48,7 @@ def evaluate(
     with Engine.open(store, model=model, offline=offline, runtime=runtime) as engine:
         report = engine.evaluate(asked, judged, stages=stages or None, where=where)
     for line in report.notes:
-        console.note(line)
+        notes.note(line)
     out = console.Console(as_json)
     if per_query:
         out.judged_queries(report)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from engine import console
+from engine import console, notes
 from engine.commands.asking import query
 from engine.commands.options import (
     demo_store_option,
@@ -148,14 +148,14 @@ def index(
         _opened_for_index(
             store, exists, model, offline, runtime, half, precision, metric, tokens
         ) as engine,
-        console.progress() as show,
+        notes.progress() as show,
     ):
         intake.check_width(engine.stats().dimension)
         report = engine.ingest(intake, on_progress=show, fraction=intake.fraction)
         if prune:
             pruned = engine.prune([path for path in paths if path != "-"])
             report = replace(report, removed=report.removed + pruned.documents)
-    console.notes(report)
+    notes.of_report(report)
     console.Console(as_json).report(report, store)
     if report.failed:
         raise SystemExit(1)
@@ -167,15 +167,15 @@ def _show_prunable(paths: tuple[str, ...], store: str, as_json: bool | None) -> 
     with Engine.open(store) as engine:
         report = engine.prune([path for path in paths if path != "-"], dry_run=True)
     for source in report.sources:
-        console.note(f"would remove the documents of {source}")
+        notes.note(f"would remove the documents of {source}")
     console.Console(as_json).values({"sources": len(report.sources), "documents": report.documents})
 
 
 def _report_nothing(intake: Intake) -> None:
     refusals = [item for item in intake if isinstance(item, Refusal)]
     for refusal in refusals:
-        console.note(f"skipped {refusal}")
-    console.note("nothing to index; no store was made")
+        notes.note(f"skipped {refusal}")
+    notes.note("nothing to index; no store was made")
     if refusals:
         raise SystemExit(1)
 

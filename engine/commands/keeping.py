@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from engine import console
+from engine import console, notes
 from engine.commands.options import json_option, model_options, store_option
 from engine.errors import DocumentNotFoundError
 from engine.settings import IndexKind
@@ -81,7 +81,7 @@ def verify(store: str, as_json: bool | None) -> None:
     with Engine.open(store, read_only=True) as engine:
         report = engine.verify()
     for problem in report.problems:
-        console.note(problem)
+        notes.note(problem)
     console.Console(as_json).values(
         {
             "documents": report.documents,
@@ -130,10 +130,10 @@ def recover(
     """
     from engine.recovery import recover as save
 
-    with console.progress() as show:
+    with notes.progress() as show:
         report = save(store, new, model=model, offline=offline, runtime=runtime, on_progress=show)
     for line in report.notes:
-        console.note(line)
+        notes.note(line)
     console.Console(as_json).values(
         {
             "documents": report.documents,
@@ -156,7 +156,7 @@ def rebuild(store: str) -> None:
 
     with Engine.open(store) as engine:
         engine.rebuild()
-    console.note(f"the index of {store} was made anew")
+    notes.note(f"the index of {store} was made anew")
 
 
 @click.command()
@@ -231,7 +231,7 @@ def build_tokens(
 
     with (
         Engine.open(store, model=model, offline=offline, runtime=runtime) as engine,
-        console.progress() as show,
+        notes.progress() as show,
     ):
         made = engine.build_tokens(on_progress=show)
     console.Console(as_json).values({"built": made})

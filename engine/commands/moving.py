@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from engine import console
+from engine import console, notes
 from engine.commands.options import (
     half_option,
     json_option,
@@ -107,13 +107,13 @@ def import_(
     with (
         ExportFile(file, format_) as exported,
         _opened(exported, vectors, store, model, offline, runtime, half, precision) as engine,
-        console.progress() as show,
+        notes.progress() as show,
     ):
         report = engine.import_file(exported, vectors=vectors, on_progress=show)
         wordless = engine.stats().wordless
-    console.notes(report)
+    notes.of_report(report)
     if wordless:
-        console.note(f"{wordless:,} passages have no word vectors: `attendex tokens build`")
+        notes.note(f"{wordless:,} passages have no word vectors: `attendex tokens build`")
     console.Console(as_json).report(report, store)
     if report.failed:
         raise SystemExit(1)
@@ -172,4 +172,4 @@ def backup(file: str, overwrite: bool, store: str) -> None:
 
     with Engine.open(store, read_only=True) as engine:
         engine.backup(file, overwrite=overwrite)
-    console.note(f"{store} was copied into {file}")
+    notes.note(f"{store} was copied into {file}")

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from engine import console, files
+from engine import files, notes
 from engine.serving.protocol import DEFAULT_STORE
 from engine.settings import DEFAULT_MODEL, Precision, Runtime
 
@@ -93,7 +93,7 @@ def write_page(path: str, text: str, overwrite: bool) -> None:
     """Write a page to a file, whole or not at all."""
     target = Path(path).resolve()
     files.publish(target, lambda temporary: _write(temporary, text), replace=overwrite)
-    console.note(f"written to {path}")
+    notes.note(f"written to {path}")
 
 
 def _write(path: Path, text: str) -> None:

@@ -8,7 +8,7 @@ import signal
 
 import click
 
-from engine import console
+from engine import console, notes
 from engine.commands.options import json_option, model_options, store_option
 from engine.serving import protocol
 from engine.serving.client import Options
@@ -115,14 +115,14 @@ def _run(
         made.warm_up()
         for name in _SIGNALS:
             signal.signal(getattr(signal, name), lambda *_: made.end("it was interrupted"))
-        why = made.run(lambda: console.note(f"answering for {place.store}"))
-    console.note(f"ended: {why}")
+        why = made.run(lambda: notes.note(f"answering for {place.store}"))
+    notes.note(f"ended: {why}")
 
 
 def _stop(store: str) -> None:
     link = linked(store)
     if link is None:
-        console.note(f"no daemon of {store} runs")
+        notes.note(f"no daemon of {store} runs")
         return
     process = link.process
     _told(link, "stop")
@@ -130,13 +130,13 @@ def _stop(store: str) -> None:
 
     if not is_free(link.place, _STOP_SECONDS):
         raise click.ClickException(f"the daemon of {store} still runs; to end it: kill {process}")
-    console.note(f"the daemon of {store} has ended")
+    notes.note(f"the daemon of {store} has ended")
 
 
 def _show(store: str, out: console.Console) -> None:
     link = linked(store)
     if link is None:
-        console.note(f"no daemon of {store} runs")
+        notes.note(f"no daemon of {store} runs")
         raise SystemExit(1)
     out.values(_told(link, "status"))
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from engine.types import Float32Array, Words
+from engine.arrays import Float32Array
+from engine.types import Words
 
 
 @runtime_checkable

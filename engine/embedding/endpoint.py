@@ -21,10 +21,10 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from engine.arrays import Float32Array
 from engine.embedding.plain import PASSAGE, PlainEmbedder
 from engine.errors import InvalidInputError, ModelError, ModelUnavailableError
 from engine.files import Mutex
-from engine.types import Float32Array
 from engine.vectors import from_model
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ import onnxruntime
 from tokenizers import Tokenizer
 
 from engine import threads
+from engine.arrays import Float32Array
 from engine.embedding.exports import MODEL, NAME, TOKENIZER, Export
 from engine.embedding.tokenized import TokenizedEmbedder
 from engine.errors import ModelError
 from engine.files import Mutex
-from engine.types import Float32Array
 
 TOKENS_A_BATCH = 1024
 """Tokens, padding included, that go through the model at once."""

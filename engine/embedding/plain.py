@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from engine.arrays import Float32Array
 from engine.errors import InvalidInputError
-from engine.types import Float32Array
 from engine.vectors import from_model
 
 PASSAGE: Final = 256

@@ -17,13 +17,13 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from engine.arrays import Float32Array
 from engine.embedding import exports
 from engine.embedding import onnx as runtime
 from engine.embedding.exports import MODEL, TEXTS, TOKENIZER, Export
 from engine.embedding.locate import LocatedModel
 from engine.errors import ModelError
 from engine.settings import Precision
-from engine.types import Float32Array
 from engine.vectors import unit_rows
 
 LEAST_COSINE = 0.97

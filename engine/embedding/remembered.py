@@ -16,9 +16,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from engine.arrays import Float32Array
 from engine.embedding import exports
 from engine.text import unicode
-from engine.types import Float32Array, Words
+from engine.types import Words
 
 MOST_BYTES: Final = 16 << 20
 _KEPT_SHARE = 0.75

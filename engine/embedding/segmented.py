@@ -16,8 +16,9 @@ from typing import Any, Final
 import numpy as np
 from icu4py.breakers import WordBreaker
 
+from engine.arrays import Float32Array
 from engine.embedding.plain import PASSAGE, PlainEmbedder
-from engine.types import Float32Array, Words
+from engine.types import Words
 from engine.vectors import from_model, unit_rows
 
 KEPT: Final = 1 << 15

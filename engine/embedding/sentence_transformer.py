@@ -13,12 +13,12 @@ from sentence_transformers import SentenceTransformer
 from tokenizers import Tokenizer
 from transformers.utils import logging as transformers_logging
 
+from engine.arrays import Float32Array
 from engine.embedding.exports import Shape
 from engine.embedding.locate import LocatedModel
 from engine.embedding.tokenized import TokenizedEmbedder, closing_tokens
 from engine.errors import ModelError
 from engine.files import Mutex
-from engine.types import Float32Array
 
 TOKENS_A_BATCH = 1024
 """Tokens, padding included, that go through the model at once: more is no faster on a CPU."""

@@ -13,10 +13,11 @@ from typing import TypeVar
 import numpy as np
 from tokenizers import Encoding, Tokenizer
 
+from engine.arrays import Float32Array
 from engine.embedding.exports import Shape
 from engine.errors import ModelError
 from engine.files import Mutex
-from engine.types import Float32Array, Words
+from engine.types import Words
 from engine.vectors import unit_rows
 
 Row = TypeVar("Row")

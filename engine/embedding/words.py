@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from engine.arrays import Float32Array
 from engine.embedding.base import Embedder, WordEmbedder, gives_words
 from engine.errors import InvalidInputError, ModelError
 from engine.text.stopwords import content
-from engine.types import Float32Array, Words
+from engine.types import Words
 from engine.vectors import as_table, from_model, row_norms, unit_rows
 from engine.words import Packed, pack
 

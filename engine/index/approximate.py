@@ -14,11 +14,12 @@ from typing import Self
 
 import numpy as np
 
+from engine.arrays import BoolArray, Float32Array, IdArray
 from engine.errors import CorruptionError
 from engine.index.contract import Candidates, Positions, VectorIndex, compare, exact_top, merge
 from engine.index.native import FEW, NativeIndex
 from engine.settings import Metric
-from engine.types import BoolArray, Float32Array, IdArray, Trial
+from engine.types import Trial
 
 _FEWEST_LIVING = 0.05
 _MEASURED = 10

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from engine.arrays import BoolArray, Float32Array
 from engine.index import half, scorer
 from engine.index.contract import (
     DIRECT_SHARE,
@@ -17,7 +18,6 @@ from engine.index.contract import (
     proven,
 )
 from engine.settings import Metric
-from engine.types import BoolArray, Float32Array
 
 _SPREAD = 4
 _GROWTH = 4

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine import vectors
+from engine.arrays import BoolArray, Float32Array, Float64Array, IdArray
 from engine.settings import Metric
-from engine.types import BoolArray, Float32Array, Float64Array, IdArray
 
 Positions = NDArray[np.int64]
 SLACK = 16

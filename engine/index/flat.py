@@ -15,9 +15,9 @@ import faiss
 import numpy as np
 
 from engine import vectors
+from engine.arrays import BoolArray, Float32Array, IdArray
 from engine.errors import CorruptionError
 from engine.index.contract import Positions
-from engine.types import BoolArray, Float32Array, IdArray
 
 _HEADER = struct.Struct("<4siqqq?i")
 _LENGTH = struct.Struct("<Q")

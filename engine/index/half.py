@@ -23,10 +23,10 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
+from engine.arrays import BoolArray, Float32Array, Float64Array
 from engine.files import Mutex
 from engine.index.contract import Positions, VectorIndex
 from engine.index.scorer import Running, rows_at_once, shared
-from engine.types import BoolArray, Float32Array, Float64Array
 
 SMALLEST = 16_384
 """Of fewer rows no copy is made: a float32 scan is as fast."""

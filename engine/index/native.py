@@ -14,9 +14,9 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.arrays import Float32Array
 from engine.errors import CorruptionError, InvalidInputError
 from engine.index.flat import mapped
-from engine.types import Float32Array
 from engine.vectors import row_norms
 
 LINKS = 32

@@ -27,10 +27,10 @@ import faiss
 import numpy as np
 
 from engine import vectors
+from engine.arrays import BoolArray, Float32Array, Float64Array, IdArray
 from engine.errors import CorruptionError
 from engine.index.contract import Positions
 from engine.index.flat import FlatIndex, header, mapped, only
-from engine.types import BoolArray, Float32Array, Float64Array, IdArray
 
 SMALLEST = 8192
 """Of fewer rows no copy is made: the rows themselves are scanned as soon."""

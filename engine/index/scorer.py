@@ -14,8 +14,8 @@ from typing import Self
 import numpy as np
 import torch
 
+from engine.arrays import BoolArray, Float32Array
 from engine.index.contract import Positions, VectorIndex
-from engine.types import BoolArray, Float32Array
 
 _ROWS_A_BLOCK = 16_384
 _ROWS_A_BLOCK_CUDA = 262_144

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from engine import vectors
+from engine.arrays import BoolArray, Float32Array, IdArray
 from engine.index.approximate import ApproximateIndex
 from engine.index.contract import Candidates, VectorIndex, exact_top, merge
 from engine.index.flat import FlatIndex
 from engine.settings import Metric
-from engine.types import BoolArray, Float32Array, IdArray
 
 _SINGLY = 4
 """So few queries are as soon answered one by one, without loading torch."""

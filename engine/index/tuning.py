@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from engine.arrays import Float32Array, IdArray
 from engine.index import batch
 from engine.index.approximate import ApproximateIndex
 from engine.index.contract import Candidates, VectorIndex, exact_top
 from engine.settings import Metric
-from engine.types import Float32Array, IdArray, Trial
+from engine.types import Trial
 
 K = 10
 SEED = 0

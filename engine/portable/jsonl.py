@@ -14,12 +14,13 @@ from typing import IO, Any
 import numpy as np
 import orjson
 
+from engine.arrays import Float32Array
 from engine.errors import InvalidInputError
 from engine.portable.contract import END, MARK, Found, Header, found
 from engine.text.compressed import Gunzipped, begins_as_gzip
 from engine.text.json_text import parsed
 from engine.text.sources import refused
-from engine.types import Exported, Float32Array, Passage, Refusal
+from engine.types import Exported, Passage, Refusal
 
 
 def write(file: IO[bytes], header: Header | None, rows: Iterable[Exported]) -> int:

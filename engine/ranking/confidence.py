@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from engine.types import Float64Array
+from engine.arrays import Float64Array
 
 SPREAD = 1.3
 FLOOR = 0.02

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.types import Float32Array, Float64Array, IdArray
+from engine.arrays import Float32Array, Float64Array, IdArray
 
 ATTENTION_TEMPERATURE = 0.1
 

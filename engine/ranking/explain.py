@@ -16,9 +16,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from engine.arrays import Float32Array, Float64Array
 from engine.ranking.confidence import softmax
 from engine.ranking.contract import ATTENTION_TEMPERATURE
-from engine.types import Explanation, Float32Array, Float64Array, Word
+from engine.types import Explanation, Word
 
 
 def explain(

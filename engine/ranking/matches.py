@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.types import Float32Array, Float64Array, IdArray
+from engine.arrays import Float32Array, Float64Array, IdArray
 
 
 def word_matches(

@@ -16,11 +16,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from engine.arrays import Float64Array
 from engine.errors import InvalidInputError
 from engine.ranking.confidence import softmax, temperature_of
 from engine.ranking.contract import ATTENTION_TEMPERATURE, Reranked, RerankInput, WordInput
 from engine.ranking.matches import word_matches
-from engine.types import Float64Array
 
 MIX = 0.5
 LEXICAL_SHARE = 0.1

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import engine as package
-from engine import console
+from engine import console, notes
 from engine.errors import EngineError, StorageError
 from engine.serving import protocol
 from engine.serving.claim import usable
@@ -306,9 +306,9 @@ class Daemon:
         if "value" not in reply or reply["value"][0].error is not None:
             return {"declined": "there is an error to be shown"}
         (result,) = reply["value"]
-        notes = [line.replace(self._place.store, os.path.abspath(own)) for line in reply["notes"]]
+        told = [line.replace(self._place.store, os.path.abspath(own)) for line in reply["notes"]]
         return {
-            "notes": [console.noted(line) for line in [*notes, *result.notes]],
+            "notes": [notes.noted(line) for line in [*told, *result.notes]],
             "lines": list(console.json_lines(result)),
         }
 

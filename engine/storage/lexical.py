@@ -15,9 +15,9 @@ from itertools import islice
 
 import numpy as np
 
+from engine.arrays import Float64Array, IdArray
 from engine.storage.connection import Connection, next_after
 from engine.text.terms import fold, phrase
-from engine.types import Float64Array, IdArray
 
 TABLE = "lexical"
 OWNED = frozenset(f"{TABLE}{part}" for part in ("", "_config", "_data", "_docsize", "_idx"))

@@ -9,8 +9,9 @@ from pathlib import PurePath
 from types import NoneType
 from typing import Any, NamedTuple, Self
 
+from engine.arrays import Float32Array, IdArray
 from engine.settings import RECALL, IndexKind, Metric
-from engine.types import Float32Array, IdArray, Trial
+from engine.types import Trial
 from engine.words import Packed
 
 

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from engine import vectors
+from engine.arrays import Float32Array, Float64Array, IdArray
 from engine.errors import CorruptionError
 from engine.storage import lexical, words
 from engine.storage.connection import Connection, Row
 from engine.storage.records import Changes, KnownDocument, PassageRow, Published, State
 from engine.storage.where import Filter, check_fields
-from engine.types import Exported, Float32Array, Float64Array, IdArray, Passage, StoredDocument
+from engine.types import Exported, Passage, StoredDocument
 from engine.words import Packed
 
 _ROWS_A_FETCH = 1024

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from engine import words
+from engine.arrays import Float32Array
 from engine.errors import CorruptionError
 from engine.storage.connection import Connection, next_after
-from engine.types import Float32Array
 from engine.words import Packed
 
 _ROWS_A_FETCH = 256

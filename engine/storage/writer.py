@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
+from engine.arrays import IdArray
 from engine.storage import alchemy, lexical, words
 from engine.storage.connection import dump_json
 from engine.storage.records import NewDocument, Published
@@ -26,7 +27,6 @@ from engine.storage.schema import (
 from engine.storage.view import View
 from engine.storage.where import field_name, shape
 from engine.storage.words import Amount
-from engine.types import IdArray
 from engine.words import Packed
 
 _ROWS_A_STATEMENT = 2048
