@@ -47,7 +47,8 @@ class Writer:
     def __init__(self, connection: sa.Connection) -> None:
         self._connection = connection
         self._plain = alchemy.plain(connection)
-        row = connection.execute(sa.select(generation)).one()
+        counters = [column for column in generation.columns if column.name != "published"]
+        row = connection.execute(sa.select(*counters)).one()
         self._number: int = row.number + 1
         self._last_document: int = row.last_document_id
         self._last_passage: int = row.last_passage_id

@@ -162,12 +162,10 @@ def _walk(root: Path, unwanted: Patterns, follow_links: bool) -> tuple[list[Path
         for entry in found:
             path = directory / entry.name
             relative = path.relative_to(root).as_posix()
-            if entry.is_dir(follow_symlinks=follow_links):
-                if not unwanted.match_all_in(relative):
-                    if follow_links and (place := path.resolve()) in seen:
-                        continue
-                    if follow_links:
-                        seen.add(place)
+            if _is_directory(entry, follow_links):
+                place = path.resolve() if follow_links else path
+                if place not in seen and not unwanted.match_all_in(relative):
+                    seen.add(place)
                     waiting.append(path)
             elif _suffix(path) in SUFFIXES and not unwanted.match(relative):
                 try:
@@ -180,6 +178,13 @@ def _walk(root: Path, unwanted: Patterns, follow_links: bool) -> tuple[list[Path
                 except OSError as error:
                     faults.append(refused(path.as_posix(), f"cannot be read ({error.strerror})"))
     return files, sorted(faults, key=lambda fault: fault.where)
+
+
+def _is_directory(entry: os.DirEntry[str], follow_links: bool) -> bool:
+    try:
+        return entry.is_dir(follow_symlinks=follow_links)
+    except OSError:  # a link to itself
+        return False
 
 
 def _is_below(path: Path, top: Path) -> bool:
