@@ -149,7 +149,7 @@ class Engine(Writing, Searching):
         """
         self._check_open()
         wanted = text_list(ids, "ids")
-        with self._store.reading() as view:
+        with self._store.counting() as view:
             found = view.documents(wanted)
         missing = [id_ for id_ in wanted if id_ not in found]
         if missing:

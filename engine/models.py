@@ -15,7 +15,7 @@ from engine.errors import (
     ModelUnavailableError,
 )
 from engine.files import Mutex
-from engine.settings import Precision, Runtime
+from engine.settings import ENDPOINT, Precision, Runtime
 from engine.storage.records import StoreSettings
 from engine.storage.store import Store
 
@@ -159,9 +159,7 @@ class ModelSource:
 
     @property
     def _is_endpoint(self) -> bool:
-        from engine.embedding import endpoint
-
-        return isinstance(self._model, str) and endpoint.is_known(self._model)
+        return isinstance(self._model, str) and self._model.startswith(ENDPOINT)
 
     def _endpoint_name(self, name: str) -> str:
         """The endpoint's whole name, checked; nothing is asked of it."""
@@ -172,7 +170,7 @@ class ModelSource:
             raise _no_int8(name)
         if self._expected is not None:
             self._check(name, endpoint.fingerprint(model, self._expected.dimension))
-        return f"{endpoint.SCHEME}{model}@{base}"
+        return f"{ENDPOINT}{model}@{base}"
 
     def _endpoint(self, name: str) -> Embedder:
         from engine.embedding import endpoint

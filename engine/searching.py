@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from engine.arrays import IdArray
 from engine.errors import InvalidInputError
 from engine.session import Session, text_list
 from engine.settings import DEFAULT_K, Mode
@@ -14,6 +13,7 @@ from engine.storage.where import Filter, as_filter
 from engine.types import Explanation, SearchResult, Why
 
 if TYPE_CHECKING:
+    from engine.arrays import IdArray
     from engine.candidates import Clock, Options
     from engine.evaluation import Evaluation, Stage
     from engine.index.snapshot import Snapshot

@@ -10,6 +10,8 @@ from engine.errors import InvalidInputError
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 DEFAULT_K = 10
+ENDPOINT = "openai:"
+"""What the name of a model behind an HTTP endpoint begins with."""
 
 
 class Metric(Enum):

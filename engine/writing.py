@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from engine import vectors as matrices
 from engine.session import Session, path_list, text_list
 from engine.settings import IndexKind
 from engine.types import AddReport, Document, Item, Progress, PruneReport, TuneReport
@@ -50,6 +49,7 @@ class Writing(Session):
         memory-mapped: it is read batch by batch. Otherwise as `add`. Raises `DimensionError` for
         another width than the store's, `InvalidInputError` where the lists are not n long.
         """
+        from engine import vectors as matrices
         from engine.incoming import from_matrix
 
         where = "the matrix"

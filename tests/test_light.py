@@ -77,6 +77,13 @@ def test_help_loads_no_database(arguments: list[str]) -> None:
     assert not loaded(code, *arguments) & {*MODELS, "sqlalchemy", "alembic", "rich"}
 
 
+@pytest.mark.parametrize("arguments", [["status"], ["get", "nothing"]], ids=" ".join)
+def test_what_only_counts_loads_no_arrays(arguments: list[str], store: str) -> None:
+    code = "import sys, cli; cli.run(sys.argv[1:])"
+    found = loaded(code, *arguments, "--store", store)
+    assert not found & {*MODELS, "numpy", "sqlalchemy", "alembic", "onnxruntime"}
+
+
 def test_searching_vectors_without_a_rerank_loads_no_torch(store: str) -> None:
     code = """
 import sys

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from engine.arrays import Float32Array
-from engine.types import Words
+if TYPE_CHECKING:
+    from engine.arrays import Float32Array
+    from engine.types import Words
 
 
 @runtime_checkable

@@ -25,12 +25,12 @@ from engine.arrays import Float32Array
 from engine.embedding.plain import PASSAGE, PlainEmbedder
 from engine.errors import InvalidInputError, ModelError, ModelUnavailableError
 from engine.files import Mutex
+from engine.settings import ENDPOINT
 from engine.vectors import from_model
 
 if TYPE_CHECKING:
     import httpx2
 
-SCHEME = "openai:"
 DEFAULT_BASE = "https://api.openai.com/v1"
 BATCH = 32
 """Texts of a request at most."""
@@ -47,17 +47,12 @@ _GREATEST = 3e38
 _PROBE = "attendex"
 
 
-def is_known(name: str) -> bool:
-    """The name is that of a model behind an endpoint."""
-    return name.startswith(SCHEME)
-
-
 def parse(name: str) -> tuple[str, str]:
     """The model and the base URL of `openai:MODEL@URL`; without a URL, OpenAI's own.
 
     Raises `InvalidInputError`.
     """
-    rest = name.removeprefix(SCHEME)
+    rest = name.removeprefix(ENDPOINT)
     at = max(rest.rfind("@https://"), rest.rfind("@http://"))
     model, base = (rest, DEFAULT_BASE) if at < 0 else (rest[:at], rest[at + 1 :])
     return _model(model), _base(base)
@@ -112,7 +107,7 @@ class HttpEmbedder(PlainEmbedder):
         backoff: float = _BACKOFF_SECONDS,
     ) -> None:
         self._base, self._model = _base(base_url), _model(model)
-        name = f"{SCHEME}{self._model}@{self._base}"
+        name = f"{ENDPOINT}{self._model}@{self._base}"
         if batch < 1 or tries < 1 or not timeout > 0 or not backoff >= 0:
             raise InvalidInputError(
                 f"{name} needs a batch and tries of at least 1, a timeout above 0 and a backoff of "
@@ -262,7 +257,7 @@ def _client(timeout: float) -> httpx2.Client:
 def _model(model: str) -> str:
     if not model or model != model.strip() or not model.isprintable():
         raise InvalidInputError(
-            f"{model!r} is no model of an endpoint; name it as {SCHEME}MODEL@https://host/v1"
+            f"{model!r} is no model of an endpoint; name it as {ENDPOINT}MODEL@https://host/v1"
         )
     return model
 

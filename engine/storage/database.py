@@ -25,7 +25,6 @@ from engine.errors import (
     StorageError,
     StoreNotFoundError,
 )
-from engine.storage import lexical
 from engine.storage.connection import Connection, uri_of
 
 log = logging.getLogger("attendex")
@@ -145,6 +144,8 @@ def damaged(path: Path, fault: object) -> CorruptionError:
 
 
 def _storage_error(path: Path, cause: sqlite3.Error) -> StorageError:
+    from engine.storage import lexical
+
     extended = getattr(cause, "sqlite_errorcode", 0)
     code = extended & 0xFF
     if extended == sqlite3.SQLITE_CORRUPT_VTAB or lexical.UNUSABLE.match(str(cause)):

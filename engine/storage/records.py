@@ -7,12 +7,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import PurePath
 from types import NoneType
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from engine.arrays import Float32Array, IdArray
 from engine.settings import RECALL, IndexKind, Metric
 from engine.types import Trial
-from engine.words import Packed
+
+if TYPE_CHECKING:
+    from engine.arrays import Float32Array, IdArray
+    from engine.words import Packed
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,13 @@ from engine.errors import InvalidInputError, SchemaVersionError, StorageError
 from engine.files import Mutex, WriterLock
 from engine.storage import database
 from engine.storage.database import Snapshots
+from engine.storage.reading import Reading
 from engine.storage.records import Published, StoreSettings
-from engine.storage.view import View
 from engine.types import Stats
 
 if TYPE_CHECKING:
     from engine.storage.alchemy import Transactions
+    from engine.storage.view import View
     from engine.storage.writer import Writer
 
 
@@ -98,8 +99,16 @@ class Store:
     @contextmanager
     def reading(self) -> Iterator[View]:
         """One snapshot: all that is read through the view is of the same generation."""
+        from engine.storage.view import View
+
         with self._snapshots.reading() as connection:
             yield View(connection, self.settings.dimension)
+
+    @contextmanager
+    def counting(self) -> Iterator[Reading]:
+        """`reading`, without what needs arrays."""
+        with self._snapshots.reading() as connection:
+            yield Reading(connection)
 
     @contextmanager
     def writing(self) -> Iterator[Writer]:
@@ -172,7 +181,7 @@ class Store:
     def stats(self) -> Stats:
         """What the store holds, from its counters and the sizes of its files."""
         self.reload()
-        with self.reading() as view:
+        with self.counting() as view:
             state = view.state()
             chunked, dead = view.count_chunked(), view.count_dead()
             truncated, known = view.count_truncated(), view.count_sources()
