@@ -1,13 +1,14 @@
 """What one question costs from a shell: fresh processes, wall and CPU time, peak memory.
 
-    python benchmarks/coldstart.py --synsets SYNSETS.TSV [--work DIR] [--passages N …] [--peers]
+    python benchmarks/coldstart.py --synsets SYNSETS.TSV [--work DIR] [--passages N …]
+        [--peers PYTHON]
 
 Stores of so many WordNet glosses are made under DIR and kept for the next run; beyond those there
 are, glosses come again under other ids, with the vectors they have moved by a tenth (such a store
 has no word vectors). Beside attendex's commands stands a plain script: it loads the same model
 with sentence-transformers, embeds the question and multiplies it with a matrix of that many
-vectors. With --peers, stores of txtai and chromadb are asked too, of the first size alone: they
-embed all passages anew. Medians of a few runs, in turns.
+vectors. With --peers, stores of txtai and chromadb are asked too, by an interpreter that has them,
+of the first size alone: they embed all passages anew. Medians of a few runs, in turns.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ def cost(command: Sequence[str], cache: Path) -> Cost:
     return Cost(wall, cpu, kibibytes / 1024)
 
 
-def commands(store: Path, indexed: str, peers: bool) -> dict[str, list[str]]:
+def commands(store: Path, indexed: str, peers: Path | None) -> dict[str, list[str]]:
     """What is run, by name."""
     attendex = [sys.executable, str(ROOT / "cli.py")]
     asked = [*attendex, "query", "--store", str(store)]
@@ -131,13 +132,13 @@ def commands(store: Path, indexed: str, peers: bool) -> dict[str, list[str]]:
         "query, by words alone": [*asked, "harbour", "--mode", "lexical"],
         "plain script": script,
     }
-    for name in PEERS if peers else ():
-        found[name] = [*_peer(name, store, located), "harbour"]
+    for name in PEERS if peers is not None else ():
+        found[name] = [str(peers), *_peer(name, store, located), "harbour"]
     return found
 
 
 def _peer(name: str, store: Path, located: str) -> list[str]:
-    return [sys.executable, "-c", PEERS[name], located, str(store.with_suffix(f".{name}"))]
+    return ["-c", PEERS[name], located, str(store.with_suffix(f".{name}"))]
 
 
 def prepare(store: Path, synsets: Path, count: int) -> str:
@@ -174,7 +175,7 @@ def _repeat(engine: Engine, texts: list[str], count: int) -> None:
         )
 
 
-def make_peers(store: Path, synsets: Path, count: int) -> None:
+def make_peers(peers: Path, store: Path, synsets: Path, count: int) -> None:
     """Index the glosses with the peers, where they have not been."""
     located = str(locate(DEFAULT_MODEL, offline=True).path)
     with tempfile.TemporaryDirectory() as scratch:
@@ -183,15 +184,20 @@ def make_peers(store: Path, synsets: Path, count: int) -> None:
         lines.write_text("\n".join(texts), encoding="utf-8")
         for name in PEERS:
             if not store.with_suffix(f".{name}").exists():
-                subprocess.run([*_peer(name, store, located), "", str(lines)], check=True)
+                asked = [str(peers), *_peer(name, store, located), "", str(lines)]
+                subprocess.run(asked, check=True)
 
 
 @click.command()
 @click.option("--synsets", type=click.Path(exists=True, path_type=Path), required=True)
 @click.option("--work", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--passages", multiple=True, type=int, default=(1_000, 100_000, 1_000_000))
-@click.option("--peers", is_flag=True, help="Measure txtai and chromadb too.")
-def main(synsets: Path, work: Path | None, passages: tuple[int, ...], peers: bool) -> None:
+@click.option(
+    "--peers",
+    type=click.Path(exists=True, path_type=Path),
+    help="An interpreter with txtai and chromadb, to measure them too.",
+)
+def main(synsets: Path, work: Path | None, passages: tuple[int, ...], peers: Path | None) -> None:
     """Print a table of seconds and memory by command and size."""
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch) if work is None else work
@@ -201,9 +207,9 @@ def main(synsets: Path, work: Path | None, passages: tuple[int, ...], peers: boo
         for count in passages:
             store = root / f"{count}.store"
             indexed = prepare(store, synsets, count)
-            compared = peers and count == passages[0]
-            if compared:
-                make_peers(store, synsets, count)
+            compared = peers if count == passages[0] else None
+            if compared is not None:
+                make_peers(compared, store, synsets, count)
             measure(root, commands(store, indexed, compared), count)
 
 
