@@ -38,7 +38,8 @@ _PASSAGES = 1000
 @dataclass(frozen=True, slots=True)
 class Options:
     """How to answer. `explain` wants each hit's explanation; `mass` as many hits as hold that
-    share of the weight, at most `k`; `exclude` are documents that a dense search passes over."""
+    share of the weight, at most `k`; `exclude` are documents that a dense search passes over;
+    `depth` is how many documents are ranked at least."""
 
     k: int = DEFAULT_K
     mode: Mode = Mode.HYBRID
@@ -48,6 +49,7 @@ class Options:
     explain: bool = False
     mass: float | None = None
     exclude: frozenset[int] = frozenset()
+    depth: int = 0
 
     @property
     def needs_vector(self) -> bool:
@@ -110,7 +112,7 @@ def find(
     `allowed` are the passage ids a filter leaves, ascending. Without a snapshot no vectors are
     compared.
     """
-    wanted = max(options.k, CANDIDATES) if options.rerank else options.k
+    wanted = max(options.k, options.depth, CANDIDATES) if options.rerank else options.k
     depth = wanted if options.mode is not Mode.HYBRID else max(wanted, _FUSED)
     dense: list[Found] = [[] for _ in queries]
     lexical = [_Lexical() for _ in queries]

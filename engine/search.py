@@ -16,6 +16,7 @@ import numpy as np
 
 from engine import candidates
 from engine.candidates import Candidate, Clock, Options
+from engine.embedding.bare import is_word
 from engine.errors import InvalidInputError
 from engine.queries import Query
 from engine.ranking.confidence import effective_number, holding
@@ -28,6 +29,10 @@ from engine.wording import Wording
 
 if TYPE_CHECKING:
     from engine.index.snapshot import Snapshot
+
+
+WORDS = 200
+"""How many words are ranked for a query of one word, where k is not more."""
 
 
 def check_k(k: int) -> int:
@@ -73,6 +78,13 @@ def run(
     Without a reranker the order is that of the first stage.
     """
     found = candidates.find(view, snapshot, queries, options, allowed, settings.metric, clock)
+    if reranker is not None:
+        for number, (query, near) in enumerate(zip(queries, found, strict=True)):
+            if query.bare is not None and len(near) >= candidates.CANDIDATES and _of_words(near):
+                deeper = replace(options, depth=WORDS)
+                (found[number],) = candidates.find(
+                    view, snapshot, [query], deeper, allowed, settings.metric, clock
+                )
     answered = zip(queries, found, strict=True)
     if reranker is None or snapshot is None:
         return [_plain_result(query, near[: options.k], options, clock) for query, near in answered]
@@ -106,17 +118,25 @@ def _rerank_input(
     clock: Clock,
 ) -> RerankInput:
     with clock.stage("fetch"):
+        texts = [one.row.text for one in near]
         return RerankInput(
             query=query.vector,
             vectors=snapshot.vectors([one.row.id for one in near]),
             similarities=np.array([one.similarity for one in near], dtype=np.float64),
             text=query.text,
-            texts=[one.row.text for one in near],
+            texts=texts,
             lexical=None
             if options.mode is Mode.DENSE
             else np.array([one.lexical for one in near], dtype=np.float64),
             words=wording.input(query, near),
+            bare=None if query.bare is None else query.bare.cosines(texts),
+            bare_share=0.0 if query.bare is None else query.bare.share,
         )
+
+
+def _of_words(near: Sequence[Candidate]) -> bool:
+    """Most candidates are one word each."""
+    return 2 * sum(is_word(one.row.text) for one in near) >= len(near)
 
 
 def _plain_result(

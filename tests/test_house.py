@@ -48,6 +48,7 @@ FLOORS: dict[str, float] = {
     "engine.storage.store": 3,
     "engine.storage": 2.2,
     "engine.embedding.words": 2.5,
+    "engine.embedding.bare": 2.5,
     "engine.embedding": 2,
     "engine.index": 2,
     "engine.text": 2,

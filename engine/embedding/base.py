@@ -65,6 +65,15 @@ class WordEmbedder(Protocol):
         """
 
 
+@runtime_checkable
+class WordTable(Protocol):
+    """An embedder that also knows words without any context, by a table of its own."""
+
+    def table_rows(self, words: Sequence[str]) -> Float32Array | None:
+        """A new row (n, w) for each word: the mean of its pieces' input embeddings, of any length,
+        zero for a word without pieces; None where the model has no such table."""
+
+
 def gives_words(embedder: Embedder) -> WordEmbedder | None:
     """The embedder as one that gives word vectors; None where it does not."""
     if not isinstance(embedder, WordEmbedder):
