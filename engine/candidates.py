@@ -38,8 +38,9 @@ _PASSAGES = 1000
 @dataclass(frozen=True, slots=True)
 class Options:
     """How to answer. `explain` wants each hit's explanation; `mass` as many hits as hold that
-    share of the weight, at most `k`. A dense search passes over the documents `exclude`, and over
-    those it finds by a passage whose `folded` text is in `exclude_texts`."""
+    share of the weight, at most `k`; `depth` is how many documents are ranked at least. A dense
+    search passes over the documents `exclude`, and over those it finds by a passage whose `folded`
+    text is in `exclude_texts`."""
 
     k: int = DEFAULT_K
     mode: Mode = Mode.HYBRID
@@ -50,6 +51,7 @@ class Options:
     mass: float | None = None
     exclude: frozenset[int] = frozenset()
     exclude_texts: frozenset[str] = frozenset()
+    depth: int = 0
 
     @property
     def needs_vector(self) -> bool:
@@ -112,7 +114,7 @@ def find(
     `allowed` are the passage ids a filter leaves, ascending. Without a snapshot no vectors are
     compared.
     """
-    wanted = max(options.k, CANDIDATES) if options.rerank else options.k
+    wanted = max(options.k, options.depth, CANDIDATES) if options.rerank else options.k
     depth = wanted if options.mode is not Mode.HYBRID else max(wanted, _FUSED)
     dense: list[Found] = [{} for _ in queries]
     lexical = [_Lexical() for _ in queries]

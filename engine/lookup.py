@@ -6,7 +6,7 @@ documents alike. What is embedded before the model is warm is kept for the next 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -41,6 +41,11 @@ class TextVectors:
     def __init__(self, store: Store, model: Model) -> None:
         self._store = store
         self._model = model
+
+    @property
+    def load(self) -> Callable[[], Embedder]:
+        """Gives the model, which is loaded when this is first called."""
+        return self._model.load
 
     def of(self, texts: Sequence[str], context: str | None) -> list[Embedded]:
         """What the model makes of composed texts, in a context if one is given.

@@ -9,9 +9,11 @@ import numpy as np
 
 from engine import senses, vectors
 from engine.arrays import Float32Array
+from engine.embedding.bare import BareWord, bare_word
 from engine.embedding.remembered import Embedded
 from engine.errors import InvalidInputError
 from engine.lookup import TextVectors
+from engine.settings import Metric
 from engine.storage.records import StoreSettings
 from engine.text import unicode
 from engine.text.stopwords import content
@@ -23,13 +25,15 @@ class Query:
     """One query ready to be searched: its unit (or raw, for ip) vector and what to say of it.
 
     `words` are those of the text that count, where the model gives them; `composed` is the text
-    they are in. A query for a lexical search alone has a vector of no width.
+    they are in; `bare` is the text as a word without context, where it is one. A query for a
+    lexical search alone has a vector of no width.
     """
 
     vector: Float32Array
     text: str | None = None
     notes: tuple[str, ...] = ()
     words: Words | None = None
+    bare: BareWord | None = None
 
     @property
     def composed(self) -> str:
@@ -113,7 +117,9 @@ def _embed(
         if context is not None and senses.occurrence(plain[n], unicode.composed(context)) is None:
             notes = (*notes, "the context does not hold the text: it is read before it")
         kept = content(plain[n], own) if own is not None and len(own.spans) else None
-        queries.append(Query(matrix[n], text, notes, kept))
+        plain_word = context is None and settings.metric is Metric.COSINE
+        bare = bare_word(text, vectors_of.load) if plain_word else None
+        queries.append(Query(matrix[n], text, notes, kept, bare))
     return queries
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from engine import candidates
 from engine.arrays import IdArray
 from engine.candidates import Candidate, Clock, Options
+from engine.embedding.bare import is_word
 from engine.errors import InvalidInputError
 from engine.queries import Query
 from engine.ranking.confidence import effective_number, holding
@@ -29,6 +30,10 @@ from engine.wording import Wording
 
 if TYPE_CHECKING:
     from engine.index.snapshot import Snapshot
+
+
+WORDS = 200
+"""How many words are ranked for a query of one word, where k is not more."""
 
 
 def check_k(k: int) -> int:
@@ -74,6 +79,15 @@ def run(
     Without a reranker the order is that of the first stage.
     """
     found = candidates.find(view, snapshot, queries, options, allowed, settings.metric, clock)
+    if reranker is not None and snapshot is not None:
+        for number, query in enumerate(queries):
+            if len(found[number]) >= candidates.CANDIDATES and _is_among_words(
+                view, query, found[number]
+            ):
+                deeper = replace(options, depth=WORDS)
+                (found[number],) = candidates.find(
+                    view, snapshot, [query], deeper, allowed, settings.metric, clock
+                )
     if reranker is None or snapshot is None:
         shown = [_as_found(near[: options.k], options.mode) for near in found]
     else:
@@ -117,7 +131,9 @@ def _reranked(
     shown: list[_Shown] = []
     for query, near in zip(queries, found, strict=True):
         with clock.stage("fetch"):
-            texts = _texts(view, near) if getattr(reranker, "reads_texts", True) else []
+            reads = query.bare is not None or getattr(reranker, "reads_texts", True)
+            texts = _texts(view, near) if reads else []
+            bare = None if query.bare is None else query.bare.cosines(texts)
             asked = RerankInput(
                 query=query.vector,
                 vectors=snapshot.vectors([one.id for one in near]),
@@ -128,6 +144,8 @@ def _reranked(
                 if options.mode is Mode.DENSE
                 else np.array([one.lexical for one in near], dtype=np.float64),
                 words=wording.input(query, near),
+                bare=None if bare is None else bare[0],
+                bare_share=0.0 if bare is None else bare[1],
             )
         with clock.stage("rerank"):
             (ranked,) = reranker.rerank([asked], options.k)
@@ -145,6 +163,13 @@ def _reranked(
         hits = [near[at] for at in ranked.order[:count]]
         shown.append(_Shown(hits, ranked.scores.tolist(), legs, ranked, explanations, notes))
     return shown
+
+
+def _is_among_words(view: View, query: Query, near: Sequence[Candidate]) -> bool:
+    """One word is asked for, and most candidates are one word too."""
+    if query.bare is None:
+        return False
+    return 2 * sum(map(is_word, _texts(view, near))) >= len(near)
 
 
 def _texts(view: View, near: Sequence[Candidate]) -> list[str]:

@@ -55,6 +55,7 @@ FLOORS: dict[str, float] = {
     "engine.storage": 2.2,
     "engine.embedding.words": 2.5,
     "engine.embedding.remembered": 2.5,
+    "engine.embedding.bare": 2.5,
     "engine.embedding": 2,
     "engine.index": 2,
     "engine.text": 2,

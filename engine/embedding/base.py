@@ -67,6 +67,15 @@ class WordEmbedder(Protocol):
         """
 
 
+@runtime_checkable
+class WordTable(Protocol):
+    """An embedder that also knows words without any context, by a table of its own."""
+
+    def table_rows(self, words: Sequence[str]) -> Float32Array | None:
+        """A new row (n, w) for each word: the mean of its pieces' input embeddings, of any length,
+        zero for a word without pieces; None where the model has no such table."""
+
+
 def is_symmetric(embedder: Embedder) -> bool:
     """The embedder says, by an attribute `symmetric`, that it makes the same vector and words of
     a text whether it is a query or a document."""

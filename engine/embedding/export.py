@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from engine.embedding import exports
-from engine.embedding.exports import MODEL, TEXTS, TOKENIZER, Export, Shape
+from engine.embedding.exports import MODEL, TABLE, TEXTS, TOKENIZER, Export, Shape
 from engine.embedding.onnx import OUTPUTS, OnnxEmbedder
 from engine.embedding.sentence_transformer import SentenceTransformerEmbedder
 
@@ -81,6 +81,8 @@ def _write(embedder: SentenceTransformerEmbedder, directory: Path) -> Shape:
             dynamo=False,
         )
     model.train(was_training)
+    if (table := embedder.table) is not None:
+        np.save(directory / TABLE, table)
     embedder.tokenizer.save(str(directory / TOKENIZER))
     return embedder.shape
 
@@ -101,4 +103,7 @@ def _checked(embedder: SentenceTransformerEmbedder, export: Export) -> Export | 
                 largest = max(largest, float(np.abs(one.vectors - other.vectors).max()))
     if not largest <= TOLERANCE:
         return f"its vectors differ from the model's by {largest:.1e}"
+    own, kept = (one.table_rows(TEXTS) for one in (embedder, made))
+    if own is not None and (kept is None or not np.array_equal(own, kept)):
+        return "its table of input embeddings is not the model's"
     return replace(export, difference=largest)

@@ -1,8 +1,8 @@
 """Where a model's export for onnxruntime lies, and whether it can be trusted.
 
-One directory a fingerprint: the graph, the tokenizer, and `export.json`, which names their
-checksums and what else the runtime must know. The directory appears whole or not at all. Where an
-export was tried and refused, it holds the reason instead.
+One directory a fingerprint: the graph, the tokenizer, the table of input embeddings, and
+`export.json`, which names their checksums and what else the runtime must know. The directory
+appears whole or not at all. Where an export was tried and refused, it holds the reason instead.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ NAME = "onnxruntime on cpu"
 """What runs an export, for a person."""
 MODEL = "model.onnx"
 TOKENIZER = "tokenizer.json"
+TABLE = "table.npy"
+"""The input embedding of each piece (pieces, w) in float16, of models that have such a table."""
 _RECORD = "export.json"
-_FORMAT = 1
+_FORMAT = 2
 _GPU = Path("/dev/nvidiactl")
 _ABANDONED_SECONDS = 3600.0
 _SENTENCE = "The bank of the river was muddy, and nobody had been there since 1999. "

@@ -16,8 +16,8 @@ import onnxruntime
 from tokenizers import Tokenizer
 
 from engine import threads
-from engine.arrays import Float32Array
-from engine.embedding.exports import MODEL, NAME, TOKENIZER, Export
+from engine.arrays import Float32Array, IdArray
+from engine.embedding.exports import MODEL, NAME, TABLE, TOKENIZER, Export
 from engine.embedding.tokenized import TokenizedEmbedder
 from engine.errors import ModelError
 from engine.files import Mutex
@@ -44,6 +44,10 @@ class OnnxEmbedder(TokenizedEmbedder):
             self._session = onnxruntime.InferenceSession(
                 str(export.directory / MODEL), options, providers=["CPUExecutionProvider"]
             )
+            table = export.directory / TABLE
+            self._rows = (
+                np.load(table, mmap_mode="r", allow_pickle=False) if table.is_file() else None
+            )
         except Exception as error:  # either library may fail in its own ways
             raise ModelError(
                 f"the export of {name} in {export.directory} cannot be loaded ({error}); "
@@ -67,6 +71,9 @@ class OnnxEmbedder(TokenizedEmbedder):
     def _pooled(self, texts: list[str], *, query: bool) -> list[Float32Array]:
         (pooled,) = self._run(texts, query, OUTPUTS[:1])
         return list(pooled)
+
+    def _table(self, ids: IdArray) -> Float32Array | None:
+        return None if self._rows is None else self._rows[ids].astype(np.float32)
 
     def _states(self, texts: list[str], *, query: bool) -> list[tuple[Float32Array, Float32Array]]:
         pooled, states = self._run(texts, query, OUTPUTS)

@@ -20,7 +20,7 @@ from onnx import helper, numpy_helper
 from engine.arrays import Float32Array
 from engine.embedding import exports
 from engine.embedding import onnx as runtime
-from engine.embedding.exports import MODEL, TEXTS, TOKENIZER, Export
+from engine.embedding.exports import MODEL, TABLE, TEXTS, TOKENIZER, Export
 from engine.embedding.locate import LocatedModel
 from engine.errors import ModelError
 from engine.settings import Precision
@@ -73,7 +73,9 @@ def make(name: str, fingerprint: str, full: Export) -> Export | str:
         try:
             if not _write(full.directory / MODEL, directory / MODEL):
                 return "it has no matrix products with weights"
-            shutil.copyfile(full.directory / TOKENIZER, directory / TOKENIZER)
+            for file in (TOKENIZER, TABLE):
+                if (full.directory / file).is_file():
+                    shutil.copyfile(full.directory / file, directory / file)
             return _measured(
                 runtime.OnnxEmbedder(name, fingerprint, full),
                 runtime.OnnxEmbedder(name, identity, replace(full, directory=directory)),

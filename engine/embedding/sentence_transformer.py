@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 from tokenizers import Tokenizer
 from transformers.utils import logging as transformers_logging
 
-from engine.arrays import Float32Array
+from engine.arrays import Float32Array, IdArray
 from engine.embedding.exports import Shape
 from engine.embedding.locate import LocatedModel
 from engine.embedding.tokenized import TokenizedEmbedder, closing_tokens
@@ -68,6 +70,21 @@ class SentenceTransformerEmbedder(TokenizedEmbedder):
         encode = self.model.encode_query if query else self.model.encode_document
         found = encode(texts, batch_size=len(texts), show_progress_bar=False, convert_to_numpy=True)
         return list(np.asarray(found, dtype=np.float32))
+
+    @cached_property
+    def table(self) -> NDArray[np.float16] | None:
+        """The input embedding of each piece (pieces, w); None where the model has no table."""
+        first: Any = self.model[0]
+        try:
+            table = first.auto_model.get_input_embeddings()
+        except (AttributeError, NotImplementedError):
+            return None
+        if not isinstance(table, torch.nn.Embedding):
+            return None
+        return table.weight.detach().half().cpu().numpy()
+
+    def _table(self, ids: IdArray) -> Float32Array | None:
+        return None if self.table is None else self.table[ids].astype(np.float32)
 
     def _states(self, texts: list[str], *, query: bool) -> list[tuple[Float32Array, Float32Array]]:
         encode = self.model.encode_query if query else self.model.encode_document

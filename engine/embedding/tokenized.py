@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 from tokenizers import Encoding, Tokenizer
 
-from engine.arrays import Float32Array
+from engine.arrays import Float32Array, IdArray
 from engine.embedding.exports import Shape
 from engine.errors import ModelError
 from engine.files import Mutex
@@ -74,6 +74,10 @@ class TokenizedEmbedder(ABC):
     def _states(self, texts: list[str], *, query: bool) -> list[tuple[Float32Array, Float32Array]]:
         """The vector of each text and the states of its tokens (length, D), padding included."""
 
+    @abstractmethod
+    def _table(self, ids: IdArray) -> Float32Array | None:
+        """The model's input embeddings (n, w) of pieces (n,); None where it has no table."""
+
     @property
     def word_dimension(self) -> int | None:
         """See `WordEmbedder`; None for models without states of their tokens, as static ones."""
@@ -91,6 +95,18 @@ class TokenizedEmbedder(ABC):
 
     def token_spans(self, text: str) -> list[tuple[int, int]]:
         return list(self.tokenizer.encode(text, add_special_tokens=False).offsets)
+
+    def table_rows(self, words: Sequence[str]) -> Float32Array | None:
+        """See `WordTable`."""
+        encoded = self.tokenizer.encode_batch_fast(list(words), add_special_tokens=False)
+        counts = np.array([len(one) for one in encoded], np.int64)
+        ids = np.array([piece for one in encoded for piece in one.ids], np.int64)
+        rows = self._table(ids) if len(ids) else None
+        if rows is None:
+            return None
+        summed = np.zeros((len(words), rows.shape[1]), np.float32)
+        np.add.at(summed, np.repeat(np.arange(len(words)), counts), rows)
+        return (summed / np.maximum(counts, 1)[:, None]).astype(np.float32)
 
     def embed_with_words(
         self, texts: Sequence[str], *, query: bool

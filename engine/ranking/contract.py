@@ -39,6 +39,8 @@ class RerankInput:
     `text` is the query's, None for a vector; `texts` those of the candidates, where the
     reranker reads them. `lexical` (n,) are
     BM25 scores, None where there was no lexical leg; `words` is None where there are no words.
+    `bare` (n,) says of a query of one word how near those candidates are that are one word too, NaN
+    for the others, by vectors without context; `bare_share` is how much of their score that makes.
     """
 
     query: Float32Array
@@ -48,6 +50,8 @@ class RerankInput:
     texts: Sequence[str] = ()
     lexical: Float64Array | None = None
     words: WordInput | None = None
+    bare: Float64Array | None = None
+    bare_share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
     m_i = sum_j a_ij s_ij               how well the text answers query word i
     A = sum_i w_i m_i                   w_i: the words' weights, which sum to 1
     T = (1 - mix) cos + mix A
+    T <- (1 - b) T + b t                one word asked among words: t, nearness without context
     F = (1 - share) T + share bm25 / max bm25 over the candidates, with a lexical leg
 
 (`matches.word_matches` for s_ij and a_ij. The mix and the temperature were chosen on Cranfield
@@ -44,6 +45,24 @@ def ranked(
         temperature=temperature,
         parts={name: part[order] for name, part in parts.items()},
     )
+
+
+def _with_bare(
+    parts: dict[str, Float64Array], bare: Float64Array, share: float
+) -> dict[str, Float64Array]:
+    """A part for what bare words are worth without context, at the level and the spread of their
+    scores by the other parts, so that they keep their place among candidates of other kinds."""
+    known = ~np.isnan(bare)
+    if not known.any():
+        return parts
+    others = sum(parts.values(), np.zeros(len(bare)))[known]
+    near = bare[known]
+    spread = float(near.std())
+    scaled = (near - near.mean()) * (float(others.std()) / spread if spread > 0 else 0.0)
+    word = np.zeros(len(bare))
+    word[known] = share * (others.mean() + scaled)
+    kept = np.where(known, 1.0 - share, 1.0)
+    return {name: kept * part for name, part in parts.items()} | {"word": word}
 
 
 class AttentionReranker:
@@ -95,6 +114,8 @@ class AttentionReranker:
         if one.words is not None and len(one.words.query):
             mixed = self._attention(one.words, dense)
             parts = {"cosine": (1 - self.mix) * dense, "attention": self.mix * mixed}
+        if one.bare is not None:
+            parts = _with_bare(parts, one.bare, one.bare_share)
         top = 0.0 if lexical is None else float(lexical.max(initial=0.0))
         if lexical is None or top <= 0:
             return parts
