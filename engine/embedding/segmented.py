@@ -8,7 +8,6 @@ case: it has no context, and lies in the same space as sentences do, in whatever
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any, Final
@@ -18,6 +17,7 @@ from icu4py.breakers import WordBreaker
 
 from engine.arrays import Float32Array
 from engine.embedding.plain import PASSAGE, PlainEmbedder
+from engine.files import Mutex
 from engine.types import Words
 from engine.vectors import from_model, unit_rows
 
@@ -51,7 +51,7 @@ class SegmentedEmbedder(PlainEmbedder):
     ) -> None:
         super().__init__(name, dimension, encode, fingerprint=fingerprint, max_tokens=max_tokens)
         self._known: dict[str, Float32Array] = {}
-        self._lock = threading.Lock()
+        self._lock = Mutex()
 
     @property
     def word_dimension(self) -> int | None:
