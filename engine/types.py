@@ -67,9 +67,10 @@ class SearchResult:
     set, and `hits` empty, where one query of several could not be answered. `context` (d,) is
     the weighted sum of the hits' vectors: what they together say to the query; None where the
     result was not reranked. `legs` are what had a part in the ranking: "dense", "lexical",
-    "attention", "word" (words compared without context). `effective` is the effective number of answers: exp of the entropy of the weights
-    of the first k hits, of which `mass` keeps the first: theirs then sum to less than 1.
-    `seconds_by_stage` is the time of the call, of all its queries together.
+    "attention", "word" (words compared without context). `effective` is the effective number of
+    answers: exp of the entropy of the weights of the first k hits, of which `mass` keeps the
+    first: theirs then sum to less than 1. `seconds_by_stage` is the time of the call, of all its
+    queries together.
     """
 
     query: str | None
@@ -112,8 +113,9 @@ class Explanation:
     attention word j of `b` draws (sums to 1). `similarity` is the cosine, or inner product, of the
     two texts as wholes.
 
-    Of a hit, `parts` are what its score is the sum of: "cosine", "attention", "word", "lexical"; `b` is
-    the text of its passage, and `words_b` are those of its whole document, at their places there.
+    Of a hit, `parts` are what its score is the sum of: "cosine", "attention", "word", "lexical";
+    `b` is the text of its passage, and `words_b` are those of its whole document, at their places
+    there.
     """
 
     a: str
