@@ -5,8 +5,8 @@
 Three stores of N words each, a document a word: words that are one piece of the model's
 vocabulary, words with many synonyms, and any words that have some. A query is one of the words,
 and right is any other word of its synsets; reported is the share of queries with one among the
-first ten. Words are drawn with a seed; settings were chosen by the first half of the queries, the
-second reports them.
+first ten. Words are drawn with a seed; both halves of the queries are reported, and both were
+seen when the settings were chosen.
 """
 
 from __future__ import annotations

@@ -65,9 +65,9 @@ class SearchResult:
     the weighted sum of the hits' vectors: what they together say to the query; None where the
     result was not reranked. `legs` are what had a part in the ranking: "dense", "lexical",
     "attention", "word" (words compared without context). `effective` is the effective number of
-    answers: exp of the entropy of the weights of the first k hits, of which `mass` keeps the first:
-    theirs then sum to less than 1.
-    `seconds_by_stage` is the time of the call, of all its queries together.
+    answers: exp of the entropy of the weights of the first k hits, of which `mass` keeps the
+    first: theirs then sum to less than 1. `seconds_by_stage` is the time of the call, of all its
+    queries together.
     """
 
     query: str | None

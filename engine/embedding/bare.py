@@ -20,8 +20,8 @@ from engine.vectors import row_norms
 
 SHARE_WHOLE = 0.8
 SHARE_PIECES = 0.3
-"""The table's share in the score for a query of one piece, and of several; chosen on one half of
-the queries of `benchmarks/synonyms.py`."""
+"""The table's share in the score for a query of one piece, and of several; chosen on the queries of
+`benchmarks/synonyms.py`."""
 
 
 def is_word(text: str) -> bool:
