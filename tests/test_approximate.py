@@ -460,3 +460,17 @@ def test_a_graph_over_the_vectors_where_bytes_are_too_rough(
         (found,) = engine.search_vectors(rows[5:6], k=3, rerank=False)
         assert found.hits[0].id in ("0", "5")
     assert file.stat().st_size > 3000 * D * 4
+
+
+def test_what_the_recalls_of_queries_are_worth() -> None:
+    """Misses spread over the queries are many draws; all in a few queries, one a query."""
+    spread = [0.9] * 200 + [1.0] * 800
+    lumped = [0.0] * 20 + [1.0] * 980
+    assert sum(spread) == pytest.approx(sum(lumped))
+    assert tuning.draws(spread) == 10_000
+    assert tuning.draws(lumped) == pytest.approx(1000)
+    assert tuning.draws([1.0] * 50) == 50
+    mixed = [0.5] * 40 + [1.0] * 960
+    variance = 0.04 * 0.96 * 0.25
+    assert tuning.draws(mixed) == pytest.approx(1000 * 0.98 * 0.02 / variance)
+    assert tuning.interval(0.98, 10_000)[0] > tuning.interval(0.98, 1000)[0]

@@ -83,13 +83,13 @@ def tried(
 def measure(
     index: ApproximateIndex, sample: Sample, metric: Metric, size: int, seconds: float
 ) -> Trial:
-    """Recall and time of an index; the interval is Wilson's, a query counting as one draw."""
+    """Recall and time of an index; the interval is Wilson's, of `draws` many."""
     found = index.search(sample.rows, K + 1, metric, None)
     parts = [
         len(_others(one, own) & truth) / max(1, len(truth))
         for one, own, truth in zip(found, sample.own.tolist(), sample.truth, strict=True)
     ]
-    low, recall, high = interval(statistics.fmean(parts), len(parts))
+    low, recall, high = interval(statistics.fmean(parts), draws(parts))
     taken = _median_ms(lambda row: index.search(row[None], K, metric, None), sample.rows)
     plan, n = index.plan, len(parts)
     return Trial(
@@ -97,7 +97,15 @@ def measure(
     )
 
 
-def interval(share: float, n: int) -> tuple[float, float, float]:
+def draws(parts: Sequence[float]) -> float:
+    """How many single draws the recalls of queries, K neighbours each, are worth: n p (1 - p) / s²
+    with their mean p and variance s² (Kish's design effect), at least one and at most K a query."""
+    n, share, spread = len(parts), statistics.fmean(parts), statistics.pvariance(parts)
+    worth = n * share * (1 - share) / spread if spread > 0 else n
+    return min(max(worth, n), K * n)
+
+
+def interval(share: float, n: float) -> tuple[float, float, float]:
     """Lower bound, share, upper bound: Wilson's 95 % interval of a share of n draws."""
     middle = (share + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
     half = _Z / (1 + _Z**2 / n) * (share * (1 - share) / n + _Z**2 / (4 * n**2)) ** 0.5
