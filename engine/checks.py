@@ -24,6 +24,7 @@ from engine.words import Packed, is_intact
 
 _ROWS_A_FETCH = 4096
 _UNIT_TOLERANCE = 1e-4
+_ANEW = "`attendex tokens drop` and `tokens build` make them anew"
 _PASSAGES = "SELECT id, content_hash, text, vector FROM passages"
 _DOCUMENTS = """
     SELECT d.id, d.content_hash, coalesce(d.text, p.text), p.content_hash IS NULL, p.vector
@@ -118,7 +119,7 @@ def _word_faults(view: View) -> Iterator[str]:
         yield f"word vectors: {held}, and the counters say {said}"
     width, faulty = _fitted_width(connection)
     if faulty:
-        yield "the directions of the word vectors are damaged"
+        yield f"the directions of the word vectors are damaged; {_ANEW}"
     bad: list[int] = []
     for id_, own_width, data, text, own in itertools.chain.from_iterable(
         connection.blocks(_WORDS, size=_ROWS_A_FETCH // 16)
@@ -128,7 +129,7 @@ def _word_faults(view: View) -> Iterator[str]:
         if own or own_width != width or not intact:
             bad.append(id_)
     if bad:
-        yield f"the word vectors of passages {_some(bad)} are damaged"
+        yield f"the word vectors of passages {_some(bad)} are damaged; {_ANEW}"
 
 
 def _fitted_width(connection: Connection) -> tuple[int | None, bool]:

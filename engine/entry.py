@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import sys
 
-from engine.serving import quick
-
 
 def main() -> None:
     """Run the command that the program was started with, and exit with its status."""
     try:
+        sys.exit(_status())
+    except KeyboardInterrupt:  # while modules are loaded: nothing was begun
+        print("attendex: interrupted", file=sys.stderr)
+        sys.exit(130)
+
+
+def _status() -> int:
+    from engine.serving import quick
+
+    try:
         told = quick.told(sys.argv[1:])
         if told is not None:
             told.show()
-            sys.exit(0)
-    except (Exception, KeyboardInterrupt) as error:
+            return 0
+    except Exception as error:
         import cli
 
-        sys.exit(cli.ended(error))
+        return cli.ended(error)
     import cli
 
-    cli.main()
+    return cli.run()
 
 
 if __name__ == "__main__":

@@ -227,8 +227,13 @@ class ModelSource:
                     "pip install 'attendex[onnx]'"
                 )
             return embedder
-        tried = exports.refusal(embedder.fingerprint) is not None
-        if not wanted and (tried or not exports.can_keep()):
+        can_keep = exports.can_keep()
+        if not can_keep:
+            log.warning(
+                "the cache %s cannot be written: %s is loaded whole every time; set ATTENDEX_CACHE",
+                *(exports.cache(), embedder.name),
+            )
+        if not wanted and (not can_keep or exports.refusal(embedder.fingerprint) is not None):
             return embedder
         from engine.embedding import export, onnx
 

@@ -41,6 +41,7 @@ class RecoveryReport:
     `expected` is how many there were by the damaged store's own counter (None: not readable), and
     `lost` how many of those are not in the new one. `partial` counts documents that are there
     without all that belonged to them: `notes` names the first of them and says what is missing.
+    `wordless` passages have lost their word vectors (`Engine.build_tokens`).
     """
 
     documents: int
@@ -50,6 +51,7 @@ class RecoveryReport:
     lost: int | None
     partial: int
     notes: tuple[str, ...]
+    wordless: int
 
 
 @dataclass
@@ -140,6 +142,7 @@ def recover(
         lost,
         partial,
         tuple(losses.notes()),
+        stats.wordless,
     )
 
 

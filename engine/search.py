@@ -158,7 +158,8 @@ def _reranked(
             with clock.stage("explain"):
                 explanations = wording.explanations(query, near, ranked, count)
             if count and not any(explanations):
-                notes = (_UNEXPLAINED if query.words is not None else _WORDLESS,)
+                unexplained = _UNEXPLAINED if query.words is not None else _WORDLESS
+                notes = (unexplained if settings.tokens else _UNKEPT,)
         legs = tuple(_LEGS.get(name, name) for name in ranked.parts) or _legs(options.mode, near)
         hits = [near[at] for at in ranked.order[:count]]
         shown.append(_Shown(hits, ranked.scores.tolist(), legs, ranked, explanations, notes))
@@ -205,7 +206,10 @@ def _result(query: Query, shown: _Shown, rows: dict[int, PassageRow], clock: Clo
 
 
 _LEGS = {"cosine": "dense"}
-_UNEXPLAINED = "there are no word vectors to explain these hits by"
+_UNEXPLAINED = (
+    "there are no word vectors to explain these hits by: `attendex tokens build` makes them"
+)
+_UNKEPT = "the store keeps no word vectors to explain these hits by: `attendex tokens build`"
 _WORDLESS = "the query has no words, or the model gives none, to explain these hits by"
 
 

@@ -623,6 +623,7 @@ def test_links_that_lead_back_end() -> None:
         ]
         check(refusals, refused(f"{root}/link.md", out))
     assert names("d/link.md") == ["d/link.md"]
+    assert find_sources(["d"], glob=["a.*"])[1] == [], "a link that is not asked for"
     assert names("d", follow_links=True) == [
         *("d/a.md", "d/inside.md", "d/link.md", "d/other/c.md", "d/sub/b.md"),
     ]

@@ -134,6 +134,8 @@ def recover(
         report = save(store, new, model=model, offline=offline, runtime=runtime, on_progress=show)
     for line in report.notes:
         notes.note(line)
+    if report.wordless:
+        notes.note(f"{report.wordless:,} passages have no word vectors: `attendex tokens build`")
     console.Console(as_json).values(
         {
             "documents": report.documents,

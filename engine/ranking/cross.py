@@ -29,8 +29,9 @@ class CrossEncoderReranker:
         try:
             self._model = CrossEncoder(model, local_files_only=offline)
         except Exception as error:  # any of three libraries may fail here, each in its own way
+            reason = "it is not on this machine" if offline else str(error).splitlines()[0]
             raise ModelUnavailableError(
-                f"the cross-encoder {model} cannot be loaded: {error}"
+                f"the cross-encoder {model} cannot be loaded: {reason}"
             ) from error
 
     def rerank(self, batch: Sequence[RerankInput], k: int) -> list[Reranked]:

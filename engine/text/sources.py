@@ -120,16 +120,15 @@ def _in_directory(
     root: Path, glob: Sequence[str], exclude: Sequence[str], follow_links: bool
 ) -> Iterator[Source | Refusal]:
     """Raises `PatternError` where the directory's own patterns cannot be read."""
-    wanted = Patterns(glob)
+    wanted = Patterns(glob) if glob else None
     unwanted = Patterns([*_own_patterns(root), *exclude])
-    files, faults = _walk(root, unwanted, follow_links)
+    files, faults = _walk(root, wanted, unwanted, follow_links)
     yield from faults
     for path in sorted(files):
-        if not glob or wanted.match(path.relative_to(root).as_posix()):
-            try:
-                yield _source(path)
-            except OSError as error:
-                yield refused(path.as_posix(), f"cannot be read ({error.strerror})")
+        try:
+            yield _source(path)
+        except OSError as error:
+            yield refused(path.as_posix(), f"cannot be read ({error.strerror})")
 
 
 def _own_patterns(root: Path) -> list[str]:
@@ -144,7 +143,9 @@ def _own_patterns(root: Path) -> list[str]:
         raise PatternError(f"is not UTF-8 ({error})") from None
 
 
-def _walk(root: Path, unwanted: Patterns, follow_links: bool) -> tuple[list[Path], list[Refusal]]:
+def _walk(
+    root: Path, wanted: Patterns | None, unwanted: Patterns, follow_links: bool
+) -> tuple[list[Path], list[Refusal]]:
     """Files that may be taken, in no order, and what cannot be listed or leads elsewhere."""
     files: list[Path] = []
     faults: list[Refusal] = []
@@ -167,7 +168,7 @@ def _walk(root: Path, unwanted: Patterns, follow_links: bool) -> tuple[list[Path
                 if place not in seen and not unwanted.match_all_in(relative):
                     seen.add(place)
                     waiting.append(path)
-            elif _suffix(path) in SUFFIXES and not unwanted.match(relative):
+            elif _suffix(path) in SUFFIXES and _is_chosen(relative, wanted, unwanted):
                 try:
                     if not path.is_file():
                         continue
@@ -185,6 +186,10 @@ def _is_directory(entry: os.DirEntry[str], follow_links: bool) -> bool:
         return entry.is_dir(follow_symlinks=follow_links)
     except OSError:  # a link to itself
         return False
+
+
+def _is_chosen(relative: str, wanted: Patterns | None, unwanted: Patterns) -> bool:
+    return (wanted is None or wanted.match(relative)) and not unwanted.match(relative)
 
 
 def _is_below(path: Path, top: Path) -> bool:
