@@ -28,6 +28,10 @@ class Model(Protocol):
     """A model that is loaded when it is first needed."""
 
     @property
+    def given(self) -> str:
+        """Its name, as it was given."""
+
+    @property
     def is_loaded(self) -> bool:
         """The model is there already."""
 
@@ -69,7 +73,9 @@ class TextVectors:
 
     def _path(self, text: str, context: str | None) -> Path:
         settings = self._store.settings
-        return remembered.path_of(settings.fingerprint, text, context, words=settings.tokens)
+        return remembered.path_of(
+            self._model.given, settings.fingerprint, text, context, words=settings.tokens
+        )
 
     def _stored(self, texts: Sequence[str]) -> dict[str, Embedded]:
         """What the passages have whose texts these are."""

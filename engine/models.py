@@ -105,6 +105,11 @@ class ModelSource:
         return self._find(self._model)[0].name
 
     @property
+    def given(self) -> str:
+        """The model's name, as it was given."""
+        return self._model if isinstance(self._model, str) else self._model.name
+
+    @property
     def is_loaded(self) -> bool:
         """The model is there already."""
         return self._loaded is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 from numbers import Real
@@ -45,7 +46,7 @@ class Precision(Enum):
     @classmethod
     def of(cls, fingerprint: str) -> Precision:
         """The precision of the vectors of a fingerprint that `marked` made."""
-        return cls.INT8 if fingerprint.endswith(f"-{cls.INT8.value}") else cls.FLOAT32
+        return cls.INT8 if _MARKED.fullmatch(fingerprint) else cls.FLOAT32
 
     def marked(self, fingerprint: str) -> str:
         """The fingerprint of a model, in this precision; float32 leaves it as it is."""
@@ -77,6 +78,9 @@ class IndexKind(Enum):
     FACTORY = "factory"
     """What FAISS makes of a given factory string."""
 
+
+_MARKED = re.compile(f"[0-9a-f]{{64}}-{Precision.INT8.value}")
+"""The fingerprint of a model's files, marked; another embedder may end its own as it likes."""
 
 RECALL = 0.98
 """The share of the nearest rows that an approximate index must find."""

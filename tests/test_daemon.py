@@ -23,6 +23,7 @@ import pytest
 
 import cli
 from engine import Document, Engine
+from engine.commands.asking import read_line
 from engine.embedding.locate import PACKAGE
 from engine.errors import FilterError, StorageError
 from engine.models import ModelSource
@@ -88,7 +89,12 @@ class Running:
         self.place = self._claim.__enter__()
         self.engine = Engine.open(self.place.store, model=TokenEmbedder())
         self.daemon = Daemon(
-            self.engine, self.place, Options(), idle=idle, surroundings=protocol.surroundings()
+            self.engine,
+            self.place,
+            Options(),
+            idle=idle,
+            surroundings=protocol.surroundings(),
+            read=read_line,
         )
         ready = threading.Event()
 
@@ -235,6 +241,10 @@ def test_many_ask_at_once(running: Running) -> None:
             ]
 
 
+def _line(arguments: list[object]) -> bytes:
+    return protocol.encoded({"do": "line", "arguments": arguments, "directory": "/"})
+
+
 def test_what_is_no_message_is_answered(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket(socket.AF_UNIX) as raw:
         raw.connect(running.place.socket)
@@ -248,6 +258,9 @@ def test_what_is_no_message_is_answered(running: Running, monkeypatch: pytest.Mo
                 (b'{"do": "search", "with": {"texts": ["a"], "k": 1}}\n', "needs a hello"),
                 (b'{"do": "line"}\n', "no command line"),
                 (b'{"do": "line", "arguments": 3, "directory": 4}\n', "no command line"),
+                (_line(["a", "--json", "-k", 1e999]), "no command line"),
+                (_line(["a", "--json", "--store", "a\0b"]), "no command line"),
+                (_line(["a", "--json", "--store", "\ud800"]), "no command line"),
             ):
                 raw.sendall(line)
                 assert fault in json.loads(reader.readline())["fault"]

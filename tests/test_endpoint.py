@@ -153,6 +153,22 @@ def test_a_store_remembers_its_endpoint(server: Server, tmp_path: Path) -> None:
     assert server.asked[-1]["path"] == "/v1/moved/embeddings"
 
 
+def test_what_one_server_made_of_a_query_is_not_taken_for_anothers(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both may serve a "default", each another."""
+    monkeypatch.setenv("ATTENDEX_CACHE", str(tmp_path / "cache"))
+    for name, url in (("a", server.url), ("b", f"{server.url}/other")):
+        with Engine.create(tmp_path / name, model=f"openai:words-1@{url}") as engine:
+            engine.add(["red apple"])
+    del server.asked[:]
+    for name in ("a", "b", "b"):
+        with Engine.open(tmp_path / name) as engine:
+            engine.search("another fruit", mode="dense")
+    paths = [one["path"] for one in server.asked]
+    assert paths == ["/v1/embeddings", "/v1/other/embeddings"]
+
+
 def test_the_command_line(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -119,10 +120,16 @@ def test_a_query_asked_before_needs_no_model(
 def test_no_other_text_or_way_is_taken_for_one(tmp_path: Path) -> None:
     paths = {
         remembered.path_of(*parts, words=words)
-        for parts in (("f", "a", None), ("f", "a", ""), ("f", "", "a"), ("fa", "", None))
+        for parts in (
+            ("m", "f", "a", None),
+            ("m", "f", "a", ""),
+            ("m", "f", "", "a"),
+            ("m", "fa", "", None),
+            ("n", "f", "a", None),
+        )
         for words in (True, False)
     }
-    assert len(paths) == 8
+    assert len(paths) == 10
 
 
 WORDS = Words(np.array([[0, 1], [2, 5]]), np.eye(2, 3, dtype=np.float32))
@@ -158,6 +165,38 @@ def test_what_is_damaged_is_not_there(tmp_path: Path) -> None:
     ):
         path.write_bytes(damaged)
         assert remembered.read(path, 3) is None
+
+
+def test_no_damage_is_an_error(tmp_path: Path) -> None:
+    """A byte anywhere, any other value: what was kept comes back, or nothing does."""
+    path = tmp_path / "one.npz"
+    remembered.write(path, Embedded(np.arange(3, dtype=np.float32), WORDS, 7, 100))
+    whole, rng = path.read_bytes(), np.random.default_rng(3)
+    found = set()
+    for at in range(len(whole)):
+        for value in {255, int(rng.integers(256))} - {whole[at]}:
+            path.write_bytes(whole[:at] + bytes([value]) + whole[at + 1 :])
+            back = remembered.read(path, 3)
+            found.add(None if back is None else tuple(back.vector.tolist()))
+    assert found == {None, (0.0, 1.0, 2.0)}
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"vector": np.array(["a", "b", "c"])},
+        {"spans": np.zeros((2, 3), np.int64)},
+        {"numbers": np.array([1.0, np.nan, 0.0])},
+        {"rows": np.array([[b"a"], [b"b"]])},
+    ],
+    ids=lambda arrays: next(iter(arrays)),
+)
+def test_arrays_of_another_kind_are_not_there(arrays: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "one.npz"
+    remembered.write(path, Embedded(np.arange(3, dtype=np.float32), WORDS, 7, 100))
+    with np.load(path) as held:
+        np.savez(path, **{**held, **arrays})
+    assert remembered.read(path, 3) is None
 
 
 def test_the_cache_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,6 +53,16 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     plugins.load.cache_clear()
 
 
+def test_a_fingerprint_may_end_as_it_likes(
+    installed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugins.load("ours"), "fingerprint", "ours-int8")
+    with Engine.create(tmp_path / "s", model="ours") as engine:
+        engine.add(["red apple"])
+    with Engine.open(tmp_path / "s") as engine:
+        assert engine.search("apple").hits[0].text == "red apple"
+
+
 def test_a_package_brings_a_model(installed: None, tmp_path: Path) -> None:
     with Engine.create(tmp_path / "s", model="ours") as engine:
         engine.add(["red apple", "blue sky"])

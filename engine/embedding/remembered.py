@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-import zipfile
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
@@ -35,9 +34,10 @@ class Embedded(NamedTuple):
     limit: int | None
 
 
-def path_of(fingerprint: str, text: str, context: str | None, *, words: bool) -> Path:
-    """Where a text's file lies."""
-    parts = (fingerprint, text, "" if context is None else f"={context}", f"{words:d}")
+def path_of(model: str, fingerprint: str, text: str, context: str | None, *, words: bool) -> Path:
+    """Where a text's file lies. The model's name counts too: fingerprints that are not made of the
+    model's files (a server's, a plugin's) tell two models of one store, but not of all stores."""
+    parts = (model, fingerprint, text, "" if context is None else f"={context}", f"{words:d}")
     name = unicode.digest(*(part.encode("utf-8", "surrogatepass") for part in parts)).hex()
     return exports.cache() / "queries" / f"{name}.npz"
 
@@ -47,14 +47,20 @@ def read(path: Path, dimension: int) -> Embedded | None:
     try:
         with np.load(BytesIO(path.read_bytes()), allow_pickle=False) as held:
             vector, spans, rows, numbers = (
-                held[name] for name in ("vector", "spans", "rows", "numbers")
+                held[name].astype(kind, casting="same_kind")
+                for name, kind in (
+                    ("vector", np.float32),
+                    ("spans", np.int64),
+                    ("rows", np.float32),
+                    ("numbers", np.int64),
+                )
             )
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+    except Exception:  # a damaged archive may fail in any way
         return None
     if (
         vector.shape != (dimension,)
         or numbers.shape != (3,)
-        or spans.ndim != 2
+        or spans.shape[1:] != (2,)
         or rows.ndim != 2
         or len(spans) != len(rows)
     ):
@@ -62,8 +68,8 @@ def read(path: Path, dimension: int) -> Embedded | None:
     with suppress(OSError):
         os.utime(path)
     has_words, tokens, limit = numbers.tolist()
-    words = Words(spans.astype(np.int64), rows.astype(np.float32)) if has_words else None
-    return Embedded(vector.astype(np.float32), words, tokens, None if limit < 0 else limit)
+    words = Words(spans, rows) if has_words else None
+    return Embedded(vector, words, tokens, None if limit < 0 else limit)
 
 
 def write(path: Path, made: Embedded) -> None:

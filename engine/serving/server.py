@@ -296,9 +296,10 @@ class Daemon:
         try:
             asked = self._read(list(message["arguments"]))
             own = os.path.join(message["directory"], asked.store) if asked is not None else ""
-        except (KeyError, TypeError, ValueError):
+            is_own = asked is not None and os.path.realpath(own) == self._place.store
+        except Exception:  # what no shell can pass on is read by nobody else either
             return {"fault": "this is no command line"}
-        if asked is None or os.path.realpath(own) != self._place.store:
+        if asked is None or not is_own:
             return {"declined": "it is not answered by lines"}
         if asked.options != self._options:
             return {"declined": "it was started with other options"}
