@@ -87,8 +87,12 @@ class Snapshots:
         """Close all connections, those in use as soon as they are given back."""
         self._closed = True
         self._leave_parents()
-        while self._idle:
-            self._idle.pop().close()
+        self._close_idle()
+
+    def _close_idle(self) -> None:
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().close()
 
     def _leave_parents(self) -> None:
         if os.getpid() != self._process:
@@ -109,10 +113,12 @@ class Snapshots:
         except sqlite3.Error:
             own.close()
             raise
-        if self._closed or len(self._idle) >= _KEPT_OPEN:
+        if len(self._idle) >= _KEPT_OPEN:
             own.close()
         else:
             self._idle.append(own)
+        if self._closed:
+            self._close_idle()
 
 
 @contextmanager
