@@ -40,6 +40,12 @@ def of_report(report: AddReport) -> None:
         note(f"of {report.truncated:,} passages the model saw only the beginning")
 
 
+def wordless(passages: int) -> None:
+    """So many passages came without their word vectors, if any did, and what makes them anew."""
+    if passages:
+        note(f"{passages:,} passages have no word vectors: `attendex tokens build`")
+
+
 @contextmanager
 def progress() -> Iterator[Callable[[Progress], None]]:
     """A bar with rate and time left on a terminal, a line every ten seconds elsewhere."""

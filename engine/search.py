@@ -17,7 +17,7 @@ import numpy as np
 from engine import candidates
 from engine.arrays import IdArray
 from engine.candidates import Candidate, Clock, Options
-from engine.embedding.bare import is_word
+from engine.embedding.bare import are_words
 from engine.errors import InvalidInputError
 from engine.queries import Query
 from engine.ranking.confidence import effective_number, holding
@@ -168,9 +168,7 @@ def _reranked(
 
 def _is_among_words(view: View, query: Query, near: Sequence[Candidate]) -> bool:
     """One word is asked for, and most candidates are one word too."""
-    if query.bare is None:
-        return False
-    return 2 * sum(map(is_word, _texts(view, near))) >= len(near)
+    return query.bare is not None and are_words(_texts(view, near))
 
 
 def _texts(view: View, near: Sequence[Candidate]) -> list[str]:

@@ -134,8 +134,7 @@ def recover(
         report = save(store, new, model=model, offline=offline, runtime=runtime, on_progress=show)
     for line in report.notes:
         notes.note(line)
-    if report.wordless:
-        notes.note(f"{report.wordless:,} passages have no word vectors: `attendex tokens build`")
+    notes.wordless(report.wordless)
     console.Console(as_json).values(
         {
             "documents": report.documents,
@@ -207,9 +206,7 @@ def tune(
 
 
 def _bytes(text: str) -> int:
-    found = re.fullmatch(
-        r"\s*([0-9]{1,12}(?:\.[0-9]{1,6})?)\s*(?:([KMGT])i?)?B?\s*", text, re.IGNORECASE
-    )
+    found = re.fullmatch(_SIZE, text, re.IGNORECASE)
     if found is None:
         raise click.BadParameter("must be a size such as 500MB or 2GB", param_hint="--memory")
     power = " KMGT".index((found[2] or " ").upper())

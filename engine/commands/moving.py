@@ -112,8 +112,7 @@ def import_(
         report = engine.import_file(exported, vectors=vectors, on_progress=show)
         wordless = engine.stats().wordless
     notes.of_report(report)
-    if wordless:
-        notes.note(f"{wordless:,} passages have no word vectors: `attendex tokens build`")
+    notes.wordless(wordless)
     console.Console(as_json).report(report, store)
     if report.failed:
         raise SystemExit(1)

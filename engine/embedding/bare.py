@@ -30,6 +30,11 @@ def is_word(text: str) -> bool:
     return word.isalpha() and not is_unspaced(word)
 
 
+def are_words(texts: Sequence[str]) -> bool:
+    """There are texts, and at least half of them are one word each."""
+    return bool(texts) and 2 * sum(map(is_word, texts)) >= len(texts)
+
+
 @dataclass(frozen=True, slots=True)
 class BareWord:
     """A query of one word, whose model is loaded where it turns out to be asked among words."""
@@ -42,9 +47,9 @@ class BareWord:
         table's share in a score. None where most are no words (an answer among sentences is left
         to what compares sentences), and where the model has no table.
         """
-        places = [n for n, text in enumerate(texts) if is_word(text)]
-        if not places or 2 * len(places) < len(texts):
+        if not are_words(texts):
             return None
+        places = [n for n, text in enumerate(texts) if is_word(text)]
         embedder = self.load()
         if not isinstance(embedder, WordTable):
             return None
