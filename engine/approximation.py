@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from engine.arrays import BoolArray
 from engine.errors import CorruptionError, EngineError
 from engine.index import native
 from engine.index.approximate import ApproximateIndex, Plan
@@ -103,7 +104,9 @@ class Approximation:
                 *(target, asking, most),
             )
             return Made(refused=self._refused(rows), report=TuneReport((EXACT,), EXACT, target))
-        choosing, reporting = tuning.draw(index, metric).split()
+        sample, held = tuning.draw(index, metric)
+        choosing, reporting = sample.split()
+        others = np.flatnonzero(~held)
         exact = tuning.exact_trial(index, reporting, metric, index.vectors.nbytes)
         trials: list[Trial] = [exact] if kind is IndexKind.AUTO else []
         found: dict[str, tuple[CacheFile, ApproximateIndex]] = {}
@@ -111,12 +114,12 @@ class Approximation:
             for number, factory in enumerate(self._factories(one, index)):
                 started = time.perf_counter()
                 name = f"{one.value}{number or ''}-{generation}.faiss"
-                file = self._save(name, factory, index)
+                file = self._save(name, native.build(factory, index.vectors, others))
                 seconds = time.perf_counter() - started
                 path, plan = self._directory / file.file, Plan(factory, 1, native.FEW)
-                loaded = ApproximateIndex.load(path, index, index.ids, plan)
+                loaded = ApproximateIndex.load(path, index, index.ids[others], plan, held)
                 found[factory] = file, loaded
-                size = path.stat().st_size
+                size = path.stat().st_size * rows // len(others)
                 new = list(tuning.tried(loaded, choosing, metric, size, seconds))
                 trials += new
                 if tuning.good_enough(new, target, None):
@@ -135,8 +138,8 @@ class Approximation:
                         "%s takes %.2f ms a query, comparing every row %.2f",
                         *(trial.factory, measured.milliseconds, exact.milliseconds),
                     )
-                record = self._record(index, file, measured, generation)
-                return Made(record, report=TuneReport(front, measured, target))
+                record = self._completed(index, held, file, measured, generation)
+                return Made(record, report=TuneReport(front, record.trial, target))
         log.warning(
             "no approximate index was faster than comparing every row, within the memory, and "
             "certain to find %.1f %% of the nearest rows: answers stay exact",
@@ -163,18 +166,25 @@ class Approximation:
         left = int(np.isin(ids, index.ids, assume_unique=True).sum())
         return len(index.ids) <= _GROWTH * len(ids) and left >= _LEFT * len(ids)
 
-    def _save(self, name: str, factory: str, index: VectorIndex) -> CacheFile:
-        made = native.build(factory, index.vectors)
+    def _save(self, name: str, made: native.NativeIndex) -> CacheFile:
         return self._publish(name, lambda path: native.save(made, path))
 
-    def _record(
-        self, index: VectorIndex, file: CacheFile, trial: Trial, generation: int
+    def _completed(
+        self, index: VectorIndex, held: BoolArray, file: CacheFile, trial: Trial, generation: int
     ) -> Approximate:
+        """The record of a measured index, the rows that measured it added."""
+        started = time.perf_counter()
+        path = self._directory / file.file
+        made, order = native.completed(trial.factory, path, index.vectors, held)
+        file = self._save(file.file, made)
+        seconds = trial.seconds + time.perf_counter() - started
+
         def save(path: Path) -> None:
             with path.open("wb") as out:
-                np.save(out, index.ids)
+                np.save(out, index.ids[order])
 
         ids = self._publish(f"ids-{generation}.npy", save)
+        trial = replace(trial, bytes=path.stat().st_size, seconds=seconds)
         return Approximate(file, ids, trial, self._settings.recall)
 
 

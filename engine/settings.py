@@ -92,7 +92,7 @@ class IndexSpec:
 
     The metric is fixed when the store is made; the rest can be changed by `Engine.tune`. A kind
     that is approximate is used once its recall was measured to be at or above `recall` (with 95 %
-    certainty) on the store's own rows; until then, and where it never is, answers are exact.
+    certainty) by rows of the store, held out; until then, and where it never is, answers are exact.
     A `factory` string of FAISS, such as "IVF1024,PQ48x4fs", is a kind of its own.
     """
 

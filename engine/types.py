@@ -285,7 +285,7 @@ class AddReport:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One way to search a store, measured on a sample of its own rows.
+    """One way to search a store, measured by a sample of its own rows, held out.
 
     `factory` is FAISS's name of the index ("exact": every row is compared), `width` how far it
     looks (`efSearch` of a graph, `nprobe` of cells), `candidates` how many rows at least it

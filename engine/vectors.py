@@ -170,13 +170,16 @@ def similarities(rows: Float32Array, query: Float32Array, metric: Metric) -> Flo
 
     Equal rows get bitwise equal values wherever they stand, so that ties are ties (`_products`).
     """
-    out = np.empty(len(rows), dtype=np.float64)
     wide = query.astype(np.float64)
-    for start in range(0, len(rows), _BLOCK):
-        block = rows[start : start + _BLOCK].astype(np.float64)
-        out[start : start + _BLOCK] = _products(block, wide)
+    if len(rows) <= _BLOCK:
+        out = _products(rows.astype(np.float64), wide)
+    else:
+        out = np.empty(len(rows), dtype=np.float64)
+        for start in range(0, len(rows), _BLOCK):
+            block = rows[start : start + _BLOCK].astype(np.float64)
+            out[start : start + _BLOCK] = _products(block, wide)
     if metric is Metric.COSINE:
-        np.clip(out, -1.0, 1.0, out=out)
+        np.minimum(np.maximum(out, -1.0, out=out), 1.0, out=out)
     return out
 
 
@@ -187,6 +190,9 @@ def _products(block: Float64Array, other: Float64Array) -> Float64Array:
     columns it cuts them otherwise for one row than for several, so they are cut here.
     """
     form = "ij,j->i" if other.ndim == 1 else "ij,ij->i"
+    if block.shape[1] <= _COLUMNS:
+        whole: Float64Array = np.einsum(form, block, other)
+        return whole
     total = np.zeros(len(block), np.float64)
     for start in range(0, block.shape[1], _COLUMNS):
         part = slice(start, start + _COLUMNS)

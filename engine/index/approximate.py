@@ -44,27 +44,47 @@ class Plan:
 class ApproximateIndex:
     """Finds most of the nearest rows of `exact`, by an index made of those with `ids`.
 
-    Some of these may be gone from `exact`, and rows of greater ids may have come. Work memory: a
-    number a row.
+    Some of these may be gone from `exact`, and rows of greater ids than all of them may have come.
+    Where `held_out` marks the rows that it is not of, none of them is answered to a search without
+    `keep`. Work memory: a number a row.
     """
 
-    def __init__(self, exact: VectorIndex, native: NativeIndex, ids: IdArray, plan: Plan) -> None:
+    def __init__(
+        self,
+        exact: VectorIndex,
+        native: NativeIndex,
+        ids: IdArray,
+        plan: Plan,
+        held_out: BoolArray | None = None,
+    ) -> None:
         if native.shape != (len(ids), exact.vectors.shape[1]):
             raise CorruptionError("the approximate index is not that of its rows")
         self.plan = plan
         self._exact = exact
         self._native = native
-        self._places: Positions = np.searchsorted(exact.ids, ids)
-        self._places[self._places == len(exact.ids)] = -1
+        self._rows = len(ids)
+        self._places: Positions = np.full(self._rows + 1, -1)
+        places = np.searchsorted(exact.ids, ids)
+        places[places == len(exact.ids)] = -1
         if len(exact.ids):
-            self._places[exact.ids[self._places] != ids] = -1
-        self._living = float((self._places >= 0).mean()) if len(ids) else 0.0
-        self._tail = int(np.searchsorted(exact.ids, ids[-1], side="right")) if len(ids) else 0
+            places[exact.ids[places] != ids] = -1
+        self._places[:-1] = places  # FAISS's own -1, for no row, comes to -1 too
+        self._living = float((places >= 0).mean()) if len(ids) else 0.0
+        last = int(ids.max(initial=0)) if held_out is None else exact.ids[-1]
+        self._tail = int(np.searchsorted(exact.ids, last, side="right"))
+        self._others = None if held_out is None else ~held_out
 
     @classmethod
-    def load(cls, path: Path, exact: VectorIndex, ids: IdArray, plan: Plan) -> Self:
+    def load(
+        cls,
+        path: Path,
+        exact: VectorIndex,
+        ids: IdArray,
+        plan: Plan,
+        held_out: BoolArray | None = None,
+    ) -> Self:
         """The index in a file, memory-mapped where FAISS can. Raises `CorruptionError`."""
-        return cls(exact, NativeIndex.load(path), ids, plan)
+        return cls(exact, NativeIndex.load(path), ids, plan, held_out)
 
     @property
     def candidates(self) -> Sequence[int]:
@@ -89,17 +109,18 @@ class ApproximateIndex:
         As many more are asked for as will turn out to be gone; where too few are left, every row
         is compared.
         """
-        rows = self._native.shape[0]
-        living = self._living if keep is None or not rows else self._living * float(keep.mean())
+        living = self._living
+        if keep is not None and self._rows:
+            living *= float(keep.mean())
         k = min(k, len(self._exact.ids))
         more = max(1.0, k / _MEASURED)
         wanted = int(max(k, self.plan.candidates * more) / max(living, _FEWEST_LIVING))
-        wanted = min(wanted, rows)
+        wanted = min(wanted, self._rows)
         width = int(self.plan.width * more)
         refined = int(max(k, FEW * more) / max(living, _FEWEST_LIVING))
         found = self._native.propose(queries, width, wanted, refined)
         return [
-            self._answer(query, self._places[row[row >= 0]], k, metric, keep)
+            self._answer(query, self._places[row], k, metric, keep)
             for query, row in zip(queries, found, strict=True)
         ]
 
@@ -116,7 +137,8 @@ class ApproximateIndex:
         if keep is not None:
             proposed = proposed[keep[proposed]]
         if len(proposed) < min(k, self._tail):
-            return exact_top(self._exact, query, k, metric, keep=keep)
+            kept = self._others if keep is None else keep
+            return exact_top(self._exact, query, k, metric, keep=kept)
         found = compare(self._exact, proposed, query, k, metric)
         if self._tail == rows:
             return found

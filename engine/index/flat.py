@@ -114,8 +114,14 @@ def write(
 
 def mapped(path: Path) -> Any:
     """FAISS's index in a file, memory-mapped where FAISS can. Raises `CorruptionError`."""
+    return read(path, faiss.IO_FLAG_MMAP_IFC)
+
+
+def read(path: Path, flags: int = 0) -> Any:
+    """FAISS's index in a file, in memory unless the flags say otherwise. Raises
+    `CorruptionError`."""
     try:
-        return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
+        return faiss.read_index(str(path), flags)
     except RuntimeError as error:
         raise CorruptionError(f"the index {path} cannot be read") from error
 

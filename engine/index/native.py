@@ -6,7 +6,7 @@ FAISS ends the process over some strings; those known are refused here, before i
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,10 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.arrays import Float32Array
+from engine.arrays import BoolArray, Float32Array
 from engine.errors import CorruptionError, InvalidInputError
-from engine.index.flat import mapped
+from engine.index.contract import Positions
+from engine.index.flat import mapped, read
 from engine.vectors import row_norms
 
 LINKS = 32
@@ -25,6 +26,10 @@ FEW = 16
 """Rows proposed where FAISS's own scores are those of the vectors, or were refined."""
 _PIECE = 4
 _CELLS = 4.0
+_TRAINING = 1 << 18
+_TRAINING_A_CELL = 64
+"""More rows than so many, and than so many a cell, teach FAISS no more."""
+_ROWS_A_BLOCK = 1 << 16
 _ROWS_A_CELL = 39
 """Fewer rows a cell than FAISS wants to see for its training."""
 _SMALL = 1e-9
@@ -41,6 +46,8 @@ _CANDIDATES = (50, 200, 800)
 """Proposed where FAISS's own scores are rough."""
 _GRAPH_WIDTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024)
 _WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+Take = Callable[[Positions], Float32Array]
+"""Gives the rows at ascending places."""
 
 
 class NativeIndex:
@@ -115,6 +122,11 @@ class NativeIndex:
             elif parameters is not None:
                 parameters = _MOVED_SEARCH(index_params=parameters)
         found: NDArray[np.int64] = self.whole.search(queries, count, params=parameters)[1]
+        if not self.grows:  # FAISS's NSG may answer a row twice
+            for row in found:
+                again = np.ones(len(row), np.bool_)
+                again[np.unique(row, return_index=True)[1]] = False
+                row[again] = -1
         return found
 
     def _parameters(self, width: int, candidates: int) -> Any:
@@ -124,16 +136,31 @@ class NativeIndex:
             return _CELL_SEARCH(nprobe=min(width, int(self._core.nlist)))
         return None
 
-    def train(self, rows: Float32Array) -> None:
-        """Train on and add (n, d) rows, and try a search. Raises `RuntimeError`."""
+    @property
+    def grows(self) -> bool:
+        """Rows can be added to those it has."""
+        return not isinstance(self._core, faiss.IndexNSG | faiss.IndexNNDescent)
+
+    def train(self, take: Take, places: Positions) -> None:
+        """Train on the rows at some places, or on enough of them. Raises `RuntimeError`."""
+        most = _TRAINING
         if isinstance(self._core, faiss.IndexIVF):
             self._core.cp.seed = _SEED
+            most = max(most, _TRAINING_A_CELL * int(self._core.nlist))
         for wrapper in self._wrappers:
             if isinstance(wrapper, faiss.IndexRefine):
                 wrapper.refine_index.get_distance_computer()
-        self.whole.train(rows)
-        self.whole.add(rows)
-        self.propose(rows[:1], 1, 1, 1)
+        if len(places) > most:
+            places = np.sort(np.random.default_rng(_SEED).choice(places, most, replace=False))
+        if not self.whole.is_trained:
+            self.whole.train(take(places))
+
+    def add(self, take: Take, places: Positions) -> None:
+        """Add the rows at some places, and try a search. Raises `RuntimeError`."""
+        step = _ROWS_A_BLOCK if self.grows else max(1, len(places))
+        for start in range(0, len(places), step):
+            self.whole.add(take(places[start : start + step]))
+        self.propose(take(places[:1]), 1, 1, 1)
 
 
 def graphs() -> tuple[str, ...]:
@@ -163,22 +190,53 @@ def made(factory: str, dimension: int) -> NativeIndex:
         raise _refusal(factory, error) from None
 
 
-def build(factory: str, rows: Float32Array) -> NativeIndex:
-    """An inner-product index of (n, d) rows, the same for the same rows on one thread.
+def build(factory: str, rows: Float32Array, places: Positions | None = None) -> NativeIndex:
+    """An inner-product index of those of (n, d) rows at `places` (ascending; None: of all), the
+    same for the same rows on one thread.
 
     Rows whose squares float32 cannot hold are made shorter, all alike: the order of inner products
     stays, and FAISS would end the process where its training meets infinity. Raises
     `InvalidInputError` where FAISS makes none of that string, or not of so few rows.
     """
-    index = made(factory, rows.shape[1])
-    longest = float(row_norms(rows).max(initial=0.0))
-    if longest and not _SMALL < longest < 1 / _SMALL:
-        rows = (rows.astype(np.float64) / longest).astype(np.float32)
+    index, take = made(factory, rows.shape[1]), _taking(rows)
+    places = np.arange(len(rows)) if places is None else places
     try:
-        index.train(rows)
+        index.train(take, places)
+        index.add(take, places)
     except RuntimeError as error:
         raise _refusal(factory, error) from None
     return index
+
+
+def completed(
+    factory: str, path: Path, rows: Float32Array, held: BoolArray
+) -> tuple[NativeIndex, Positions]:
+    """The index that was built of the (n, d) rows but those `held`, and is in a file, with these
+    added; and the places of its rows, in its order. One that takes no more is built anew.
+
+    Raises `InvalidInputError`, `CorruptionError`.
+    """
+    first, later = np.flatnonzero(~held), np.flatnonzero(held)
+    index = NativeIndex(read(path))
+    if not index.grows:
+        return build(factory, rows), np.arange(len(rows))
+    try:
+        index.add(_taking(rows), later)
+    except RuntimeError as error:
+        raise _refusal(factory, error) from None
+    return index, np.concatenate([first, later])
+
+
+def _taking(rows: Float32Array) -> Take:
+    """What gives the rows at some places, short enough for FAISS (see `build`)."""
+    longest = float(row_norms(rows).max(initial=0.0))
+    scale = longest if longest and not _SMALL < longest < 1 / _SMALL else None
+
+    def take(places: Positions) -> Float32Array:
+        taken = rows if len(places) == len(rows) else rows[places]
+        return taken if scale is None else (taken.astype(np.float64) / scale).astype(np.float32)
+
+    return take
 
 
 def save(index: NativeIndex, path: Path) -> None:

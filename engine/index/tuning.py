@@ -1,7 +1,8 @@
-"""What an approximate index finds and costs: measured on the store's own rows, never assumed.
+"""What an approximate index finds and costs: measured by the store's own rows, never assumed.
 
-A sample of rows asks for its neighbours (itself left out), and the answers are compared with the
-exact ones. One part of the sample chooses; another, which the choice never saw, is reported.
+A sample of rows, held out of the index, asks for its neighbours among the others, and the answers
+are compared with the exact ones. One part of the sample chooses; another, which the choice never
+saw, is reported. The sample is added to the index thereafter.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from engine.arrays import Float32Array, IdArray
+from engine.arrays import BoolArray, Float32Array
 from engine.index import batch
 from engine.index.approximate import ApproximateIndex
-from engine.index.contract import Candidates, VectorIndex, exact_top
+from engine.index.contract import Positions, VectorIndex, exact_top
 from engine.settings import Metric
 from engine.types import Trial
 
@@ -24,16 +25,18 @@ K = 10
 SEED = 0
 CHOOSING = 1000
 REPORTING = 1000
+_HELD = 20
+"""No more than one row in so many is held out."""
 _TIMED = 50
 _Z = 1.959964
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Rows that ask, their ids, and the ids of their exact neighbours, themselves left out."""
+    """Rows that ask, their places, and the ids of their exact neighbours among the others."""
 
     rows: Float32Array
-    own: IdArray
+    places: Positions
     truth: Sequence[frozenset[int]]
 
     def split(self) -> tuple[Sample, Sample]:
@@ -42,25 +45,24 @@ class Sample:
         return self._part(slice(None, cut)), self._part(slice(cut, None))
 
     def _part(self, part: slice) -> Sample:
-        return Sample(self.rows[part], self.own[part], self.truth[part])
+        return Sample(self.rows[part], self.places[part], self.truth[part])
 
 
 def choosing(rows: int) -> int:
     """How many of so many rows will choose."""
-    return min(rows, CHOOSING + REPORTING) // 2
+    return min(rows // _HELD, CHOOSING + REPORTING) // 2
 
 
-def draw(index: VectorIndex, metric: Metric) -> Sample:
-    """A sample of the rows of an index, the same every time."""
-    count = min(len(index.ids), CHOOSING + REPORTING)
-    chosen = np.random.default_rng(SEED).choice(len(index.ids), count, replace=False)
-    rows, own = index.vectors[chosen], index.ids[chosen]
-    exact = batch.exact_many(index, rows, K + 1, metric)
-    return Sample(rows, own, [_others(*one) for one in zip(exact, own.tolist(), strict=True)])
-
-
-def _others(found: Candidates, own: int) -> frozenset[int]:
-    return frozenset([id_ for id_ in found.ids.tolist() if id_ != own][:K])
+def draw(index: VectorIndex, metric: Metric) -> tuple[Sample, BoolArray]:
+    """A sample of the rows of an index, the same every time, and which rows (n,) it holds out."""
+    n = len(index.ids)
+    count = min(n // _HELD, CHOOSING + REPORTING)
+    places = np.random.default_rng(SEED).choice(n, count, replace=False)
+    held = np.zeros(n, np.bool_)
+    held[places] = True
+    rows = index.vectors[places]
+    exact = batch.exact_many(index, rows, K, metric, keep=~held)
+    return Sample(rows, places, [frozenset(one.ids.tolist()) for one in exact]), held
 
 
 def exact_trial(index: VectorIndex, sample: Sample, metric: Metric, size: int) -> Trial:
@@ -84,10 +86,10 @@ def measure(
     index: ApproximateIndex, sample: Sample, metric: Metric, size: int, seconds: float
 ) -> Trial:
     """Recall and time of an index; the interval is Wilson's, of `draws` many."""
-    found = index.search(sample.rows, K + 1, metric, None)
+    found = index.search(sample.rows, K, metric, None)
     parts = [
-        len(_others(one, own) & truth) / max(1, len(truth))
-        for one, own, truth in zip(found, sample.own.tolist(), sample.truth, strict=True)
+        len(truth.intersection(one.ids.tolist())) / max(1, len(truth))
+        for one, truth in zip(found, sample.truth, strict=True)
     ]
     low, recall, high = interval(statistics.fmean(parts), draws(parts))
     taken = _median_ms(lambda row: index.search(row[None], K, metric, None), sample.rows)
