@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import click
 
-from engine import __version__, notes
+from engine import __version__, notes, threads
 from engine.commands import asking, evaluating, indexing, keeping, moving, serving
 from engine.errors import EngineError, InvalidInputError, LockedError, ModelMismatchError
 
@@ -82,6 +82,7 @@ class _NoteHandler(logging.Handler):
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
+    threads.sleep_at_once()
     log = logging.getLogger("attendex")
     if not any(isinstance(handler, _NoteHandler) for handler in log.handlers):
         log.addHandler(_NoteHandler())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from itertools import permutations
@@ -121,3 +122,25 @@ def test_the_runtime_takes_no_more_threads(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     made = onnx.OnnxEmbedder("other", "other", export)
     assert made._session.get_session_options().intra_op_num_threads == 1
+
+
+@pytest.mark.parametrize("told", [None, "20"])
+@pytest.mark.parametrize("program", ["cli.run(['--version'])", "entry.main()"])
+def test_commands_let_idle_threads_sleep(program: str, told: str | None) -> None:
+    """Before numpy or faiss is loaded; whoever has said otherwise is heeded."""
+    code = "import os, sys; sys.argv = ['attendex', '--version']\n"
+    code += "import cli\nfrom engine import entry\n"
+    code += f"assert 'numpy' not in sys.modules and 'faiss' not in sys.modules\ntry: {program}\n"
+    code += "finally: print(os.environ['OPENBLAS_THREAD_TIMEOUT'])"
+    environment = {k: v for k, v in os.environ.items() if k != "OPENBLAS_THREAD_TIMEOUT"}
+    if told is not None:
+        environment["OPENBLAS_THREAD_TIMEOUT"] = told
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=True,
+        env=environment,
+    )
+    assert done.stdout.splitlines()[-1] == (told or "18")
