@@ -72,7 +72,7 @@ def truth(index: FlatIndex, queries: NDArray[np.float32], on: torch.device) -> l
     best = scorer.Running.of(len(queries), K, on)
     for start in range(0, len(index.ids), ROWS_A_BLOCK):
         rows = scorer.shared(index.vectors[start : start + ROWS_A_BLOCK]).to(on).double()
-        best = best.joined(wide @ rows.T, start)
+        best = best.joined(rows @ wide.T, start)
     return [set(positions.tolist()) for _, positions in best.answers()]
 
 

@@ -94,19 +94,36 @@ def test_torch_blocks_answer_positions_and_scores(monkeypatch: pytest.MonkeyPatc
         np.testing.assert_allclose(scores, np.sort(expected)[::-1][:12], rtol=1e-5)
 
 
-@pytest.mark.parametrize("columns", [1, 63, 2000, 2016, 5001])
+@pytest.mark.parametrize("rows", [1, 63, 2000, 2016, 5001])
+@pytest.mark.parametrize("block", [300, 1031, 6000])
 @pytest.mark.parametrize("k", [1, 7, 31])
-def test_the_greatest_of_groups_are_the_greatest(columns: int, k: int) -> None:
-    rng = np.random.default_rng(columns)
-    scores = rng.permutation(6 * columns).reshape(6, columns).astype(np.float32)
+def test_the_greatest_of_groups_are_the_greatest(rows: int, block: int, k: int) -> None:
+    rng = np.random.default_rng(rows)
+    scores = rng.permutation(6 * rows).reshape(6, rows).astype(np.float32)
     scores[1] = np.sort(scores[1])
-    scores[2, : columns // 2] = -np.inf
-    scores[3] = -scores[3]
-    scores[4, -3:] = 1e9 + np.arange(min(3, columns), dtype=np.float32) * 1e6
-    found, places = scorer._top(torch.from_numpy(scores), k)
+    scores[2, : rows // 2] = -np.inf
+    scores[3] = -np.sort(-scores[3])
+    scores[4, -3:] = 1e9 + np.arange(min(3, rows), dtype=np.float32) * 1e6
+    best = scorer.Running.of(6, min(k, rows), torch.device("cpu"))
+    for start in range(0, rows, block):
+        part = np.ascontiguousarray(scores[:, start : start + block].T)
+        best = best.joined(torch.from_numpy(part), start)
     expected = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-    np.testing.assert_array_equal(places.numpy()[[0, 1, 3, 4, 5]], expected[[0, 1, 3, 4, 5]])
-    np.testing.assert_array_equal(found.numpy(), np.take_along_axis(scores, expected, 1))
+    for number, (found, places) in enumerate(best.answers()):
+        wanted = scores[number, expected[number]]
+        assert found.tolist() == wanted.tolist()
+        sure = np.isfinite(wanted)
+        assert places[sure].tolist() == expected[number][sure].tolist()
+
+
+def test_what_is_no_number_is_not_overlooked() -> None:
+    """It must come out, so that the exact way, which asks for finite scores, takes over."""
+    scores = np.zeros((4000, 2), np.float32)
+    best = scorer.Running.of(2, 3, torch.device("cpu")).joined(torch.from_numpy(scores), 0)
+    scores[3999 - 25, 1] = np.nan
+    first, second = best.joined(torch.from_numpy(scores), 4000).answers()
+    assert first[0].tolist() == [0, 0, 0]
+    assert np.isnan(second[0]).any()
 
 
 @settings(deadline=None, max_examples=60)

@@ -118,10 +118,10 @@ def nearest_many(
         best = Running.of(len(queries), k, on)
         for start, rows in _rounded_blocks(index, copy):
             for first in range(0, len(rows), step):
-                scores = _products(wanted, rows[first : first + step])
+                scores = _products(rows[first : first + step], wanted)
                 at = start + first
                 if barred is not None:
-                    scores.masked_fill_(barred[at : at + scores.shape[1]], -torch.inf)
+                    scores.masked_fill_(barred[at : at + len(scores)].unsqueeze(1), -torch.inf)
                 best = best.joined(scores, at)
         return best.answers()
 
@@ -133,15 +133,15 @@ def _rounded_blocks(index: VectorIndex, copy: Copy) -> Iterator[tuple[int, torch
         yield from _sent(index.vectors, copy.on, torch.bfloat16)
 
 
-def _products(queries: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """(m, d) and (n, d) bfloat16 -> (m, n) float32, summed in float32.
+def _products(rows: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
+    """(n, d) and (m, d) bfloat16 -> (n, m) float32, summed in float32.
 
     The sum must not leave as bfloat16. Where torch cannot say so (on a CPU; before 2.8) the
     numbers are widened, which makes the same products.
     """
     if rows.is_cuda and hasattr(torch.ops.aten.mm, "dtype"):
-        return torch.mm(queries, rows.T, out_dtype=torch.float32)
-    return queries.float() @ rows.float().T
+        return torch.mm(rows, queries.T, out_dtype=torch.float32)
+    return rows.float() @ queries.float().T
 
 
 def _made(index: VectorIndex, on: torch.device) -> Copy:

@@ -20,7 +20,7 @@ from engine.index.contract import Positions, VectorIndex
 _ROWS_A_BLOCK = 16_384
 _ROWS_A_BLOCK_CUDA = 262_144
 _SCORES_A_BLOCK = 1 << 25
-_GROUP = 32
+_GROUP = 16
 
 
 def device() -> torch.device:
@@ -45,10 +45,10 @@ class Running:
         return cls(scores, torch.full(shape, -1, dtype=torch.int64, device=on))
 
     def joined(self, scores: torch.Tensor, start: int) -> Self:
-        """With the (m, n) scores of the n rows from position `start` on."""
+        """With the (n, m) scores of the n rows from position `start` on."""
         k = self.scores.shape[1]
-        top, at = _top(scores, k)
-        best, chosen = torch.cat([self.scores, top], dim=1).topk(k, dim=1)
+        found, at = _candidates(scores, k, self.scores[:, -1])
+        best, chosen = torch.cat([self.scores, found], dim=1).topk(k, dim=1)
         places = torch.cat([self.places, at + start], dim=1).gather(1, chosen)
         return type(self)(best, places)
 
@@ -86,12 +86,14 @@ def nearest_many(
     wanted = torch.from_numpy(queries).to(on, kind)
     best = Running.of(len(queries), k, on)
     with torch.inference_mode(), torch.autocast(on.type, enabled=False):
+        room = torch.empty((min(step, rows_total), len(queries)), dtype=kind, device=on)
         for start in range(0, rows_total, step):
             stop = min(start + step, rows_total)
             rows = shared(index.vectors[start:stop]).to(on).to(kind)
-            scores = wanted @ rows.T
+            scores = torch.mm(rows, wanted.T, out=room[: len(rows)])
             if keep is not None:
-                scores.masked_fill_(~torch.from_numpy(keep[start:stop]).to(on), -torch.inf)
+                barred = ~torch.from_numpy(keep[start:stop]).to(on)
+                scores.masked_fill_(barred.unsqueeze(1), -torch.inf)
             best = best.joined(scores, start)
     return best.answers()
 
@@ -108,28 +110,30 @@ def whole_kind() -> torch.dtype:
     return torch.float32 if whole else torch.float64
 
 
-def _top(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The min(k, n) greatest of each row of (m, n) scores and their columns.
+def _candidates(
+    scores: torch.Tensor, k: int, above: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of (n, m) scores those among which, for each of the m queries, are its k greatest, as far
+    as they are greater than `above` (m,): (m, c) scores and the rows they stand in.
 
-    Of groups of columns only the k with the greatest maxima are looked into: every other has k
-    scores outside it that are as great. That is a pass for the maxima and a short selection,
-    where a selection from all columns takes half as long as the product itself.
+    Of groups of rows only the k with the greatest maxima are looked into: every other has k
+    scores outside it that are as great. On a CPU, of these only as many as hold something above:
+    past the first blocks few do. (A GPU would have to wait to be told how many.)
     """
-    columns = scores.shape[1]
-    groups = columns // _GROUP
+    n, m = scores.shape
+    groups = n // _GROUP
     if groups <= 2 * k:
-        return scores.topk(min(k, columns), dim=1)
+        return scores.T, torch.arange(n, device=scores.device).expand(m, -1)
     whole = groups * _GROUP
-    grouped = scores[:, :whole].reshape(len(scores), groups, _GROUP)
-    chosen = grouped.amax(2).topk(k, dim=1).indices.unsqueeze(2)
-    values = grouped.gather(1, chosen.expand(-1, -1, _GROUP)).flatten(1)
+    maxima = scores[:whole].view(groups, _GROUP, m).amax(1).T.contiguous()
+    if scores.device.type == "cpu":
+        k = min(k, groups - int((maxima <= above.unsqueeze(1)).sum(1).min()))
+    chosen = maxima.topk(k, dim=1, sorted=False).indices.unsqueeze(2)
     places = (chosen * _GROUP + torch.arange(_GROUP, device=scores.device)).flatten(1)
-    if whole < columns:
-        rest = torch.arange(whole, columns, device=scores.device)
-        values = torch.cat([values, scores[:, whole:]], dim=1)
-        places = torch.cat([places, rest.expand(len(scores), -1)], dim=1)
-    top, at = values.topk(k, dim=1)
-    return top, places.gather(1, at)
+    if whole < n:
+        rest = torch.arange(whole, n, device=scores.device).expand(m, -1)
+        places = torch.cat([places, rest], dim=1)
+    return scores.T.gather(1, places), places
 
 
 def shared(rows: Float32Array) -> torch.Tensor:
