@@ -9,19 +9,21 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain, count
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from engine.arrays import BoolArray
+from engine.arrays import BoolArray, IdArray
 from engine.errors import CorruptionError, EngineError
 from engine.index import native
 from engine.index.approximate import ApproximateIndex, Plan
-from engine.index.contract import VectorIndex
+from engine.index.contract import DIRECT_SHARE, VectorIndex
 from engine.settings import IndexKind
 from engine.storage.records import Approximate, CacheFile, Published, Refused, StoreSettings
 from engine.types import Trial, TuneReport
+from engine.vectors import row_norms
 
 log = logging.getLogger("attendex")
 
@@ -76,7 +78,13 @@ class Approximation:
         ):
             return Made()
         if old is not None and old.target == settings.recall and self._fits(index, old):
-            return Made(old)
+            try:
+                grown = self._grown(index, old, generation)
+            except (OSError, MemoryError, EngineError) as error:
+                log.warning("the approximate index could not take the rows that came: %s", error)
+                grown = old
+            if grown is not None:
+                return Made(grown)
         again = self._refused(rows)
         same = refused is not None and replace(again, rows=refused.rows) == refused
         if refused is not None and same and rows <= _GROWTH * refused.rows:
@@ -113,7 +121,7 @@ class Approximation:
         for one in (IndexKind.HNSW, IndexKind.IVF) if kind is IndexKind.AUTO else (kind,):
             for number, factory in enumerate(self._factories(one, index)):
                 started = time.perf_counter()
-                name = f"{one.value}{number or ''}-{generation}.faiss"
+                name = self._unused(f"{one.value}{number or ''}-trial", ".faiss")
                 file = self._save(name, native.build(factory, index.vectors, others))
                 seconds = time.perf_counter() - started
                 path, plan = self._directory / file.file, Plan(factory, 1, native.FEW)
@@ -162,9 +170,49 @@ class Approximation:
         """Its files are whole, not half as many rows again have come, not a third have gone."""
         if self._fault_of(old.index) or self._fault_of(old.ids):
             return False
-        ids = np.load(self._directory / old.ids.file, allow_pickle=False)
+        ids = _ids(self._directory, old)
         left = int(np.isin(ids, index.ids, assume_unique=True).sum())
-        return len(index.ids) <= _GROWTH * len(ids) and left >= _LEFT * len(ids)
+        measured = old.measured or len(ids)
+        return len(index.ids) <= _GROWTH * measured and left >= _LEFT * len(ids)
+
+    def _grown(self, index: VectorIndex, old: Approximate, generation: int) -> Approximate | None:
+        """The index with the rows that came since, where those are more than are compared in no
+        time; as it was where it takes none; None where they show that it finds too little, or it
+        would be too large."""
+        ids, path = _ids(self._directory, old), self._directory / old.index.file
+        first = int(np.searchsorted(index.ids, ids.max(), side="right"))
+        came = np.arange(first, len(index.ids))
+        if len(came) * DIRECT_SHARE <= len(index.ids) or not self._same_scale(index, first):
+            return old
+        memory, more = self._settings.memory, len(came) / len(ids)
+        if memory is not None and old.trial.bytes * (1 + more) > memory:
+            return None
+        from engine.index import tuning
+
+        held = np.zeros(len(index.ids), np.bool_)
+        held[first:] = True
+        sample = tuning.newcomers(index, self._settings.metric, held)
+        plan, trial = Plan.of(old.trial), old.trial
+        loaded = ApproximateIndex.load(path, index, ids, plan, held)
+        found = tuning.measure(loaded, sample, self._settings.metric, trial.bytes, trial.seconds)
+        if found.high < old.target:
+            return None
+        made = native.extended(trial.factory, path, index.vectors, came)
+        if made is None:
+            return old
+        together = np.concatenate([ids, index.ids[first:]])
+        grown = self._record(path.name, made, together, trial, generation)
+        return replace(grown, measured=old.measured or len(ids))
+
+    def _same_scale(self, index: VectorIndex, first: int) -> bool:
+        """The rows before `first` and all of them are given to FAISS as they are."""
+        before = float(row_norms(index.vectors[:first]).max(initial=0.0))
+        return native.as_they_are(before) and native.as_they_are(index.longest)
+
+    def _unused(self, stem: str, suffix: str) -> str:
+        """A name no file has: readers may hold one, or be about to open it."""
+        names = (f"{stem}{again}{suffix}" for again in chain([""], (f"-{n}" for n in count(1))))
+        return next(name for name in names if not (self._directory / name).exists())
 
     def _save(self, name: str, made: native.NativeIndex) -> CacheFile:
         return self._publish(name, lambda path: native.save(made, path))
@@ -174,25 +222,41 @@ class Approximation:
     ) -> Approximate:
         """The record of a measured index, the rows that measured it added."""
         started = time.perf_counter()
+        others, later = np.flatnonzero(~held), np.flatnonzero(held)
         path = self._directory / file.file
-        made, order = native.completed(trial.factory, path, index.vectors, held)
-        file = self._save(file.file, made)
+        made = native.extended(trial.factory, path, index.vectors, later)
+        ids = index.ids[np.concatenate([others, later])]
+        if made is None:
+            made, ids = native.build(trial.factory, index.vectors), index.ids
         seconds = trial.seconds + time.perf_counter() - started
+        return self._record(path.name, made, ids, replace(trial, seconds=seconds), generation)
+
+    def _record(
+        self, before: str, made: native.NativeIndex, ids: IdArray, trial: Trial, generation: int
+    ) -> Approximate:
+        """The record of an index and its ids, saved under names like that of the file before."""
 
         def save(path: Path) -> None:
             with path.open("wb") as out:
-                np.save(out, index.ids[order])
+                np.save(out, ids)
 
-        ids = self._publish(f"ids-{generation}.npy", save)
-        trial = replace(trial, bytes=path.stat().st_size, seconds=seconds)
-        return Approximate(file, ids, trial, self._settings.recall)
+        stem = f"{before.partition('-')[0]}-{generation}"
+        file = self._save(self._unused(stem, ".faiss"), made)
+        trial = replace(trial, bytes=(self._directory / file.file).stat().st_size)
+        kept = self._publish(self._unused(f"ids-{generation}", ".npy"), save)
+        return Approximate(file, kept, trial, self._settings.recall)
 
 
 def load_approximate(directory: Path, exact: VectorIndex, record: Approximate) -> ApproximateIndex:
     """The approximate index of a record. Raises `CorruptionError`."""
+    ids, path = _ids(directory, record), directory / record.index.file
+    return ApproximateIndex.load(path, exact, ids, Plan.of(record.trial))
+
+
+def _ids(directory: Path, record: Approximate) -> IdArray:
+    """The ids of its rows, in their order. Raises `CorruptionError`."""
     try:
-        ids = np.load(directory / record.ids.file, allow_pickle=False)
+        ids: IdArray = np.load(directory / record.ids.file, allow_pickle=False)
     except (OSError, ValueError) as error:
         raise CorruptionError(f"the index {directory / record.ids.file} cannot be read") from error
-    path = directory / record.index.file
-    return ApproximateIndex.load(path, exact, ids, Plan.of(record.trial))
+    return ids

@@ -226,6 +226,15 @@ def store(tmp_path: Path) -> Iterator[Engine]:
 META = [{"n": n} for n in range(3000)]
 
 
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The factory strings of the indexes that are built."""
+    found: list[str] = []
+    plain = native.build
+    monkeypatch.setattr(native, "build", lambda f, *rows: found.append(f) or plain(f, *rows))  # type: ignore[func-returns-value]
+    return found
+
+
 def ids_of(engine: Engine, query: Float32Array, **options: Any) -> list[str]:
     return [hit.id for hit in engine.search_vectors(query[None], **options)[0].hits]
 
@@ -271,26 +280,6 @@ def test_a_tuned_store(store: Engine, tmp_path: Path, kind: str) -> None:
     assert kind not in files(tmp_path)
 
 
-def test_an_index_is_kept_until_the_rows_have_changed(store: Engine, tmp_path: Path) -> None:
-    store.tune(kind="hnsw", recall=0.9)
-    name = next(p.name for p in (tmp_path / "s" / "index").glob("hnsw*"))
-    more = clustered(1400, seed=7)
-    store.add_vectors(more, ids=[f"m{n}" for n in range(1400)])
-    store.rebuild()
-    assert (tmp_path / "s" / "index" / name).exists(), "grown by less than half"
-    assert store.stats().delta == 0
-    for query in more[:20]:
-        assert ids_of(store, query)[0].startswith("m"), "rows it does not know are compared"
-    store.add_vectors(clustered(200, seed=8), ids=[f"l{n}" for n in range(200)])
-    store.rebuild()
-    assert not (tmp_path / "s" / "index" / name).exists()
-    assert store.stats().recall is not None
-    name = next(p.name for p in (tmp_path / "s" / "index").glob("hnsw*"))
-    store.delete([str(n) for n in range(2000)])
-    store.rebuild()
-    assert not (tmp_path / "s" / "index" / name).exists(), "a third and more of it has gone"
-
-
 def test_no_index_is_used_that_is_not_good_enough(
     store: Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -304,11 +293,8 @@ def test_no_index_is_used_that_is_not_good_enough(
 
 
 def test_what_was_refused_is_not_tried_again_at_every_publication(
-    store: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    store: Engine, built: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    built: list[str] = []
-    plain = native.build
-    monkeypatch.setattr(native, "build", lambda f, *rows: built.append(f) or plain(f, *rows))  # type: ignore[func-returns-value]
     store.tune(kind="hnsw", recall=0.9, memory=10)
     assert built == ["HNSW32_SQ8"]
     store.rebuild()

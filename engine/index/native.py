@@ -14,7 +14,7 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.arrays import BoolArray, Float32Array
+from engine.arrays import Float32Array
 from engine.errors import CorruptionError, InvalidInputError
 from engine.index.contract import Positions
 from engine.index.flat import mapped, read
@@ -208,29 +208,31 @@ def build(factory: str, rows: Float32Array, places: Positions | None = None) -> 
     return index
 
 
-def completed(
-    factory: str, path: Path, rows: Float32Array, held: BoolArray
-) -> tuple[NativeIndex, Positions]:
-    """The index that was built of the (n, d) rows but those `held`, and is in a file, with these
-    added; and the places of its rows, in its order. One that takes no more is built anew.
+def extended(factory: str, path: Path, rows: Float32Array, places: Positions) -> NativeIndex | None:
+    """The index in a file, which was built of others of the (n, d) rows, with those at `places`
+    added; None for one that takes no more.
 
     Raises `InvalidInputError`, `CorruptionError`.
     """
-    first, later = np.flatnonzero(~held), np.flatnonzero(held)
     index = NativeIndex(read(path))
     if not index.grows:
-        return build(factory, rows), np.arange(len(rows))
+        return None
     try:
-        index.add(_taking(rows), later)
+        index.add(_taking(rows), places)
     except RuntimeError as error:
         raise _refusal(factory, error) from None
-    return index, np.concatenate([first, later])
+    return index
+
+
+def as_they_are(longest: float) -> bool:
+    """Rows of which that is the longest are given to FAISS as they are (see `build`)."""
+    return longest == 0 or _SMALL < longest < 1 / _SMALL
 
 
 def _taking(rows: Float32Array) -> Take:
     """What gives the rows at some places, short enough for FAISS (see `build`)."""
     longest = float(row_norms(rows).max(initial=0.0))
-    scale = longest if longest and not _SMALL < longest < 1 / _SMALL else None
+    scale = None if as_they_are(longest) else longest
 
     def take(places: Positions) -> Float32Array:
         taken = rows if len(places) == len(rows) else rows[places]

@@ -60,9 +60,21 @@ def draw(index: VectorIndex, metric: Metric) -> tuple[Sample, BoolArray]:
     places = np.random.default_rng(SEED).choice(n, count, replace=False)
     held = np.zeros(n, np.bool_)
     held[places] = True
+    return _asked(index, metric, places, held), held
+
+
+def newcomers(index: VectorIndex, metric: Metric, held: BoolArray) -> Sample:
+    """A sample of the rows that are held out, as many as report."""
+    among = np.flatnonzero(held)
+    count = min(len(among), REPORTING)
+    places = np.random.default_rng(SEED).choice(among, count, replace=False)
+    return _asked(index, metric, places, held)
+
+
+def _asked(index: VectorIndex, metric: Metric, places: Positions, held: BoolArray) -> Sample:
     rows = index.vectors[places]
     exact = batch.exact_many(index, rows, K, metric, keep=~held)
-    return Sample(rows, places, [frozenset(one.ids.tolist()) for one in exact]), held
+    return Sample(rows, places, [frozenset(one.ids.tolist()) for one in exact])
 
 
 def exact_trial(index: VectorIndex, sample: Sample, metric: Metric, size: int) -> Trial:

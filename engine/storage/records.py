@@ -100,12 +100,13 @@ class CacheFile:
 @dataclass(frozen=True, slots=True)
 class Approximate:
     """An approximate index: its file, the ids of its rows, how it is searched and what was
-    measured when it was made, for a target."""
+    measured when it was made, for a target; and of how many rows it was made (None: of all)."""
 
     index: CacheFile
     ids: CacheFile
     trial: Trial
     target: float
+    measured: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +174,7 @@ def _approximate(values: Mapping[str, Any] | None) -> Approximate | None:
             ids=_cache_file(values["ids"]),
             trial=Trial(**values["trial"]),
             target=float(values["target"]),
+            measured=values.get("measured"),
         )
     except (KeyError, TypeError, ValueError):
         return None
