@@ -8,9 +8,11 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from engine import Document, Engine, SearchResult
 from engine.embedding import exports
@@ -23,7 +25,7 @@ from tests.conftest import DATA
 pytestmark = pytest.mark.model
 
 pytest.importorskip("onnxruntime")
-pytest.importorskip("onnx")
+graphs: Any = pytest.importorskip("onnx")
 
 from engine.embedding import export, onnx  # noqa: E402
 
@@ -79,6 +81,25 @@ def test_an_export_is_found_by_fingerprint_alone(
     assert (found.shape, found.directory) == (exported.shape, exported.directory)
     assert 0 < found.difference < export.TOLERANCE
     assert exports.find("0" * 64) is None
+
+
+def test_attention_is_written_out_in_the_graph_alone(
+    minilm: SentenceTransformerEmbedder, exported: exports.Export, tmp_path: Path
+) -> None:
+    """As torch's own function it is traced to a guard against rows of nothing but padding."""
+    transformer: Any = minilm.model[0]
+    config = transformer.auto_model.config
+    assert config._attn_implementation == "sdpa"
+    with export._attention_written_out(minilm.model):
+        assert config._attn_implementation == "eager"
+    assert config._attn_implementation == "sdpa", "as it was"
+    with export._attention_written_out(torch.nn.Linear(1, 1)):
+        pass
+    kinds = [
+        node.op_type for node in graphs.load(str(exported.directory / exports.MODEL)).graph.node
+    ]
+    assert kinds.count("Softmax") == 6
+    assert "IsNaN" not in kinds
 
 
 @pytest.mark.parametrize("damage", ["graph", "tokenizer", "record", "gone", "format"])

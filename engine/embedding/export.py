@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from engine.embedding.sentence_transformer import SentenceTransformerEmbedder
 
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 _OPSET = 17
+_FUNCTION = "sdpa"
 TOLERANCE = 1e-5
 """How far a component of a unit vector may be from the model's own."""
 
@@ -68,7 +71,7 @@ def _write(embedder: SentenceTransformerEmbedder, directory: Path) -> Shape:
         OUTPUTS[0]: {0: "texts"}
     }
     was_training = model.training
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _attention_written_out(model):
         warnings.simplefilter("ignore")
         torch.onnx.export(
             _Traced(model, names).eval(),
@@ -85,6 +88,24 @@ def _write(embedder: SentenceTransformerEmbedder, directory: Path) -> Shape:
         np.save(directory / TABLE, table)
     embedder.tokenizer.save(str(directory / TOKENIZER))
     return embedder.shape
+
+
+@contextmanager
+def _attention_written_out(model: torch.nn.Module) -> Iterator[None]:
+    """The model with attention as products and a softmax, where transformers can say it so:
+    torch's own function for it is traced to twice the steps, and long texts take a tenth longer."""
+    changed: list[Any] = []
+    modules: Iterator[Any] = model.modules()
+    for module in modules:
+        kind = getattr(getattr(module, "config", None), "_attn_implementation", None)
+        if kind == _FUNCTION and hasattr(module, "set_attn_implementation"):
+            changed.append(module)
+            module.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        for module in changed:
+            module.set_attn_implementation(_FUNCTION)
 
 
 def _checked(embedder: SentenceTransformerEmbedder, export: Export) -> Export | str:

@@ -28,7 +28,7 @@ TOKENIZER = "tokenizer.json"
 TABLE = "table.npy"
 """The input embedding of each piece (pieces, w) in float16, of models that have such a table."""
 _RECORD = "export.json"
-_FORMAT = 2
+_FORMAT = 3
 _GPU = Path("/dev/nvidiactl")
 _ABANDONED_SECONDS = 3600.0
 _SENTENCE = "The bank of the river was muddy, and nobody had been there since 1999. "
