@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
 from pathlib import PurePath
 from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -135,9 +136,11 @@ class Published:
     refused: Refused | None = None
 
     @classmethod
+    @lru_cache(maxsize=8)
     def from_json(cls, text: str) -> Published | None:
         """What `asdict` made; None for a record of any other form, as another version may have
-        written it: the index is then published anew."""
+        written it: the index is then published anew. Every search reads it: the last few are kept.
+        """
         try:
             values = json.loads(text)
             copy, bounds = values["copy"], values["bounds"]
@@ -174,7 +177,7 @@ def _approximate(values: Mapping[str, Any] | None) -> Approximate | None:
             ids=_cache_file(values["ids"]),
             trial=Trial(**values["trial"]),
             target=float(values["target"]),
-            measured=values.get("measured"),
+            measured=None if values.get("measured") is None else int(values["measured"]),
         )
     except (KeyError, TypeError, ValueError):
         return None
