@@ -77,12 +77,21 @@ class ModelError(EngineError):
 class ModelMismatchError(ModelError):
     """The model is not the one that embedded this store."""
 
-    def __init__(self, *, store_model: str, given_model: str) -> None:
+    def __init__(
+        self,
+        *,
+        store_model: str,
+        given_model: str,
+        given: str = "the model given",
+        remedy: str = "",
+    ) -> None:
+        advice = (
+            "name neither model nor precision to use the store's own, or index into a new store"
+        )
         super().__init__(
-            f"the store was embedded with {store_model}, and the model given, {given_model}, is "
+            f"the store was embedded with {store_model}, and {given}, {given_model}, is "
             "another (its weights, pooling, prompts, normalisation or precision differ): vectors "
-            "of two models cannot be compared; name neither model nor precision to use the store's "
-            "own, or index into a new store"
+            f"of two models cannot be compared; {remedy or advice}"
         )
         self.store_model = store_model
         self.given_model = given_model

@@ -30,6 +30,7 @@ log = logging.getLogger("attendex")
 
 STREAM = "-"
 FORMATS = ("jsonl", "parquet")
+_REMEDY = "import it without vectors (--no-vectors), or into a new store"
 _SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 
 
@@ -201,11 +202,16 @@ class ExportFile:
 
 def _check(header: Header, settings: StoreSettings, path: str) -> None:
     if header.fingerprint != settings.fingerprint or header.dimension != settings.dimension:
-        raise ModelMismatchError(store_model=settings.model, given_model=header.model)
+        raise ModelMismatchError(
+            store_model=settings.model,
+            given_model=header.model,
+            given=f"the model of {path}",
+            remedy=_REMEDY,
+        )
     if header.metric is not settings.metric:
         raise InvalidInputError(
             f"{path} holds vectors for {header.metric.value}, and the store compares by "
-            f"{settings.metric.value}; import it without vectors, or into a new store"
+            f"{settings.metric.value}; {_REMEDY}"
         )
 
 

@@ -213,7 +213,7 @@ def test_another_model_or_metric_is_refused_and_vectors_can_be_left(
     path = str(tmp_path / "x.jsonl")
     full.export_file(path)
     with Engine.create(tmp_path / "other", model=WordEmbedder(24)) as other:
-        with pytest.raises(ModelMismatchError):
+        with pytest.raises(ModelMismatchError, match="import it without vectors"):
             other.import_file(path)
         assert other.stats().documents == 0
         assert other.import_file(path, vectors=False).added == 9
