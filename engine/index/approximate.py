@@ -110,8 +110,8 @@ class ApproximateIndex:
         is compared.
         """
         living = self._living
-        if keep is not None and self._rows:
-            living *= float(keep.mean())
+        if keep is not None and len(keep):
+            living *= np.count_nonzero(keep) / len(keep)
         k = min(k, len(self._exact.ids))
         more = max(1.0, k / _MEASURED)
         wanted = int(max(k, self.plan.candidates * more) / max(living, _FEWEST_LIVING))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -95,8 +96,8 @@ class Snapshot:
         `allowed` is given.
         """
         found = []
-        for index in self.parts:
-            keep = self._keep(index, allowed)
+        for number, index in enumerate(self.parts):
+            keep = self._keep(number, index, allowed)
             approximate = self._approximate(index, allowed, exact)
             if approximate is not None:
                 found += approximate.search(query[None], k, self.metric, keep)
@@ -118,8 +119,8 @@ class Snapshot:
         from engine.index import batch
 
         parts: list[list[Candidates]] = []
-        for index in self.parts:
-            keep = self._keep(index, allowed)
+        for number, index in enumerate(self.parts):
+            keep = self._keep(number, index, allowed)
             approximate = self._approximate(index, allowed, exact)
             if approximate is not None:
                 parts.append(approximate.search(queries, k, self.metric, keep))
@@ -143,10 +144,13 @@ class Snapshot:
     ) -> ApproximateIndex | None:
         return self.approximate if index is self.base and allowed is None and not exact else None
 
-    def _keep(self, index: VectorIndex, allowed: IdArray | None) -> BoolArray | None:
-        """Which rows of an index may be answered; None for all."""
-        if allowed is None and not len(self.dead):
-            return None
+    @cached_property
+    def _alive(self) -> list[BoolArray]:
+        """Which rows of each part are not dead."""
+        return [~vectors.mask_of(index.ids, self.dead) for index in self.parts]
+
+    def _keep(self, number: int, index: VectorIndex, allowed: IdArray | None) -> BoolArray | None:
+        """Which rows of a part may be answered; None for all."""
         if allowed is None:
-            return ~vectors.mask_of(index.ids, self.dead)
+            return self._alive[number] if len(self.dead) else None
         return vectors.mask_of(index.ids, np.setdiff1d(allowed, self.dead, assume_unique=True))
