@@ -104,7 +104,7 @@ class Approximation:
 
         metric, target = self._settings.metric, self._settings.recall
         asking = tuning.choosing(rows)
-        most = tuning.interval(1.0, asking)[0]
+        most = tuning.interval(1.0, tuning.draws([1.0] * asking))[0]
         if target > most:
             log.warning(
                 "a recall of %g cannot be told from a sample of %d rows, only up to %.4f: "
@@ -114,12 +114,12 @@ class Approximation:
             return Made(refused=self._refused(rows), report=TuneReport((EXACT,), EXACT, target))
         sample, held = tuning.draw(index, metric)
         choosing, reporting = sample.split()
-        others = np.flatnonzero(~held)
+        others, width = np.flatnonzero(~held), index.vectors.shape[1]
         exact = tuning.exact_trial(index, reporting, metric, index.vectors.nbytes)
         trials: list[Trial] = [exact] if kind is IndexKind.AUTO else []
         found: dict[str, tuple[CacheFile, ApproximateIndex]] = {}
         for one in (IndexKind.HNSW, IndexKind.IVF) if kind is IndexKind.AUTO else (kind,):
-            for number, factory in enumerate(self._factories(one, index)):
+            for number, factory in enumerate(self._factories(one, len(others), width)):
                 started = time.perf_counter()
                 name = self._unused(f"{one.value}{number or ''}-trial", ".faiss")
                 file = self._save(name, native.build(factory, index.vectors, others))
@@ -155,11 +155,12 @@ class Approximation:
         )
         return Made(refused=self._refused(rows), report=TuneReport(front, exact, target))
 
-    def _factories(self, kind: IndexKind, index: VectorIndex) -> tuple[str, ...]:
-        """What is made for a kind, the next only where the one before is not good enough."""
+    def _factories(self, kind: IndexKind, rows: int, width: int) -> tuple[str, ...]:
+        """What is made for a kind of so many rows, the next only where the one before is not good
+        enough."""
         if kind is IndexKind.HNSW:
             return native.graphs()
-        return (self._settings.factory or native.cells(*index.vectors.shape),)
+        return (self._settings.factory or native.cells(rows, width),)
 
     def _refused(self, rows: int) -> Refused:
         settings = self._settings

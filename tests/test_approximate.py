@@ -178,10 +178,10 @@ def test_recall_measured_is_recall_counted() -> None:
         order = [int(i) + 1 for i in np.argsort(-products[at]) if not held[i]][:10]
         assert truth == frozenset(order)
     choosing, reporting = sample.split()
-    assert (len(choosing.rows), len(reporting.rows)) == (75, 75) == (tuning.choosing(3000),) * 2
+    assert (len(choosing.rows), len(reporting.rows)) == (200, 200) == (tuning.choosing(3000),) * 2
     assert not set(choosing.places.tolist()) & set(reporting.places.tolist())
     others = np.flatnonzero(~held)
-    built = native.build(native.cells(2850, D), rows, others)
+    built = native.build(native.cells(2600, D), rows, others)
     index = ApproximateIndex(exact, built, ids[others], Plan("", 1, 50), held)
     found = tuning.measure(index, reporting, Metric.COSINE, 7, 3.0)
     counted = 0
@@ -189,12 +189,12 @@ def test_recall_measured_is_recall_counted() -> None:
         (answer,) = index.search(row[None], 10, Metric.COSINE, None)
         assert not held[np.searchsorted(ids, answer.ids)].any()
         counted += len(set(answer.ids.tolist()) & truth)
-    assert found.recall == pytest.approx(counted / 750, abs=1e-12)
-    assert (found.sample, found.bytes, found.seconds) == (75, 7, 3.0)
+    assert found.recall == pytest.approx(counted / 2000, abs=1e-12)
+    assert (found.sample, found.bytes, found.seconds) == (200, 7, 3.0)
     assert 0 < found.low < found.recall < found.high < 1
     wider = [one.recall for one in tuning.tried(index, choosing, Metric.COSINE, 7, 3.0)]
     assert max(wider) > min(wider) > 0.5
-    (all_,) = index.search(rows[:1], 2850, Metric.COSINE, None)
+    (all_,) = index.search(rows[:1], 2600, Metric.COSINE, None)
     assert sorted(all_.ids.tolist()) == ids[others].tolist(), "comparing every row but those"
 
 
@@ -250,7 +250,7 @@ def test_a_tuned_store(store: Engine, tmp_path: Path, kind: str) -> None:
     assert report.chosen.low >= 0.9 == report.target
     assert report.chosen.factory.startswith({"hnsw": "HNSW", "ivf": "IVF"}[kind])
     stats = store.stats()
-    assert (stats.kind, stats.recall_target, stats.recall_sample) == (kind, 0.9, 75)
+    assert (stats.kind, stats.recall_target, stats.recall_sample) == (kind, 0.9, 200)
     ids = np.load(next((tmp_path / "s" / "index").glob("ids-*.npy")))
     assert sorted(ids.tolist()) == list(range(1, 3001)), "those held out were added"
     (file,) = (tmp_path / "s" / "index").glob(f"{kind}-*")
@@ -300,7 +300,7 @@ def test_what_was_refused_is_not_tried_again_at_every_publication(
     store.rebuild()
     assert built == ["HNSW32_SQ8"]
     store.tune(kind="hnsw", recall=0.999)
-    assert "cannot be told from a sample of 75 rows, only up to 0.9513" in caplog.text
+    assert "cannot be told from a sample of 200 rows, only up to 0.9812" in caplog.text
     assert built == ["HNSW32_SQ8"], "no index could be certain of so much"
     store.add_vectors(clustered(1600, seed=3), ids=[f"m{n}" for n in range(1600)])
     store.rebuild()
@@ -480,10 +480,15 @@ def test_what_the_recalls_of_queries_are_worth() -> None:
     spread = [0.9] * 200 + [1.0] * 800
     lumped = [0.0] * 20 + [1.0] * 980
     assert sum(spread) == pytest.approx(sum(lumped))
-    assert tuning.draws(spread) == 10_000
-    assert tuning.draws(lumped) == pytest.approx(1000)
-    assert tuning.draws([1.0] * 50) == 50
-    mixed = [0.5] * 40 + [1.0] * 960
-    variance = 0.04 * 0.96 * 0.25
-    assert tuning.draws(mixed) == pytest.approx(1000 * 0.98 * 0.02 / variance)
+    mean, square = 980 / 1001, (200 * 0.81 + 800) / 1001
+    by_hand = 1001 * mean * (1 - mean) / (square - mean**2)
+    assert tuning.draws(spread) == pytest.approx(by_hand) == pytest.approx(8040.82)
+    assert tuning.draws(lumped) == pytest.approx(1001)
+    assert tuning.draws([0.9] * 500 + [1.0] * 500) == 10_000
+    assert tuning.draws([1.0] * 50) == pytest.approx(51)
+    lows = [
+        tuning.interval(sum(parts) / 200, tuning.draws(parts))[0]
+        for parts in ([0.5] * 9 + [1.0] * 191, [0.5, 0.9] + [1.0] * 198, [1.0] * 200)
+    ]
+    assert lows == sorted(lows), "who misses more is not held for surer"
     assert tuning.interval(0.98, 10_000)[0] > tuning.interval(0.98, 1000)[0]

@@ -119,8 +119,8 @@ WRONG = {
     "IVF99999999999,Flat": "a number in it is too large",
     "PQ7": "should be a multiple",
     "PCA64,Flat": "PCA",
-    "IVF2000,Flat": r"Number of training points \(1140\)",
-    "PQ8x16": r"Number of training points \(1140\)",
+    "IVF2000,Flat": r"Number of training points \(900\)",
+    "PQ8x16": r"Number of training points \(900\)",
     "IVF16,Flat,Refine(IVF16,Flat)": "Flat\\)': get_distance_computer",
 }
 
@@ -206,7 +206,7 @@ def test_an_impossible_request_is_refused_before_anything_is_drawn(
         monkeypatch.setattr(tuning, "draw", None)
         report = engine.tune(kind="ivf", recall=0.999)
         assert (report.chosen.factory, report.chosen.sample) == ("exact", 0)
-        assert "cannot be told from a sample of 30 rows, only up to 0.8865" in caplog.text
+        assert "cannot be told from a sample of 150 rows, only up to 0.9752" in caplog.text
 
 
 def test_new_stores_of_a_string_and_wrong_wishes(tmp_path: Path, small: Engine) -> None:
@@ -254,7 +254,7 @@ def test_strings_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert cli.run(["status", "--table", *path]) == 0
     assert "kind factory SQ8" in " ".join(capsys.readouterr().out.split())
     assert cli.run(["tune", "--factory", "IVF9999,Flat", *path]) == 2
-    assert "Number of training points (1140)" in capsys.readouterr().err
+    assert "Number of training points (900)" in capsys.readouterr().err
     assert cli.run(["tune", "--factory", "SQ8", "--kind", "hnsw", *path]) == 2
 
 

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from engine import Engine, IndexSpec
-from engine.index import native
+from engine.errors import InvalidInputError, StorageError
+from engine.index import native, tuning
 from engine.settings import Metric
-from tests.test_approximate import D, built, clustered, ids_of, store
+from tests.test_approximate import D, built, clustered, files, ids_of, store
 from tests.words import WordEmbedder
 
 __all__ = ["built", "store"]
@@ -141,3 +142,70 @@ def test_a_tune_takes_no_file_from_a_reader(store: Engine, tmp_path: Path) -> No
         assert {name for name in names & after if name.startswith(("hnsw", "ids"))} == set()
         assert other.verify().problems == ()
         assert len(after) == len(names)
+
+
+@pytest.mark.parametrize("factory", ["IVF16,Flat", "SQ8"])
+def test_a_tuning_that_fails_leaves_the_index_before_it_whole(
+    store: Engine,
+    tmp_path: Path,
+    factory: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of the same rows, by the same kind: its files would have the same names."""
+    store.tune(factory="IVF16,Flat", recall=0.8)
+    measured = store.stats().recall
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched, pytest.raises(StorageError, match="No space left"):
+        patched.setattr(native, "extended", full)
+        store.tune(factory=factory, recall=0.8)
+    assert store.verify().problems == ()
+    caplog.clear()
+    with Engine.open(tmp_path / "s", model=WordEmbedder(D)) as other:
+        assert len(ids_of(other, clustered(1)[0])) == 10
+        assert (other.stats().recall, caplog.text) == (measured, "")
+        for _ in range(2):
+            store.tune(factory=factory, recall=0.8)
+            assert files(tmp_path) == ["factory", "ids", "index"]
+            assert store.verify().problems == ()
+            assert ids_of(other, clustered(3000)[7])[0] == "7"
+    assert "damaged" not in caplog.text
+
+
+def test_cells_are_as_many_as_the_rows_that_teach_them_allow(store: Engine, capfd: Any) -> None:
+    store.tune(kind="ivf", recall=0.8)
+    told = capfd.readouterr()
+    assert "clustering" not in told.out + told.err, "FAISS itself says where rows are too few"
+
+
+def test_rows_that_fault_faiss_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = clustered(1500)
+    native.save(native.build("HNSW16", rows, np.arange(1400)), tmp_path / "x")
+
+    def failing(*_: object) -> None:
+        raise RuntimeError("Error in somewhere at file.cpp:1: no more")
+
+    monkeypatch.setattr(native.NativeIndex, "add", failing)
+    with pytest.raises(InvalidInputError, match="FAISS makes no index 'HNSW16': no more"):
+        native.extended("HNSW16", tmp_path / "x", rows, np.arange(1400, 1500))
+
+
+def test_so_many_equal_rows_that_faiss_never_ends() -> None:
+    rows = clustered(1500)
+    rows[:64] = rows[0]
+    assert native.build("NSG16,Flat", rows).shape == (1500, D)
+    rows[:500] = rows[0]
+    with pytest.raises(InvalidInputError, match="'NSG16,Flat': of 500 equal rows it never makes"):
+        native.build("NSG16,Flat", rows)
+    assert native.build("HNSW16", rows).shape == (1500, D)
+
+
+@pytest.mark.parametrize(
+    ("rows", "held"), [(1000, 250), (1600, 400), (8000, 400), (20_000, 1000), (10**6, 2000)]
+)
+def test_how_many_rows_are_held_out(rows: int, held: int) -> None:
+    assert tuning.holding(rows) == held
+    assert tuning.choosing(rows) == held // 2

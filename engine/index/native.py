@@ -30,6 +30,7 @@ _TRAINING = 1 << 18
 _TRAINING_A_CELL = 64
 """More rows than so many, and than so many a cell, teach FAISS no more."""
 _ROWS_A_BLOCK = 1 << 16
+_EQUAL = 64
 _ROWS_A_CELL = 39
 """Fewer rows a cell than FAISS wants to see for its training."""
 _SMALL = 1e-9
@@ -200,6 +201,8 @@ def build(factory: str, rows: Float32Array, places: Positions | None = None) -> 
     """
     index, take = made(factory, rows.shape[1]), _taking(rows)
     places = np.arange(len(rows)) if places is None else places
+    if not index.grows:
+        _check_equal(factory, rows[places])
     try:
         index.train(take, places)
         index.add(take, places)
@@ -259,6 +262,14 @@ def _check(factory: str) -> None:
     for kind, links in re.findall(r"(HNSW|NSG)(\d+)", factory):
         if int(links) < _FEWEST_LINKS[kind]:
             raise InvalidInputError(f"{kind} needs at least {_FEWEST_LINKS[kind]} links a row")
+
+
+def _check_equal(factory: str, rows: Float32Array) -> None:
+    """Raises `InvalidInputError` where FAISS's NSG would join equal rows for ever."""
+    whole = np.ascontiguousarray(rows).view(np.dtype((np.void, rows.itemsize * rows.shape[1])))
+    most = int(np.unique(whole, return_counts=True)[1].max(initial=0))
+    if most > _EQUAL:
+        raise _refusal(factory, InvalidInputError(f"of {most} equal rows it never makes an end"))
 
 
 def _refusal(factory: str, error: Exception) -> InvalidInputError:

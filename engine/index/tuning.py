@@ -25,8 +25,9 @@ K = 10
 SEED = 0
 CHOOSING = 1000
 REPORTING = 1000
+_FEW = 400
+_HELD_OF_FEW = 4
 _HELD = 20
-"""No more than one row in so many is held out."""
 _TIMED = 50
 _Z = 1.959964
 
@@ -50,14 +51,20 @@ class Sample:
 
 def choosing(rows: int) -> int:
     """How many of so many rows will choose."""
-    return min(rows // _HELD, CHOOSING + REPORTING) // 2
+    return holding(rows) // 2
+
+
+def holding(rows: int) -> int:
+    """How many of so many rows are held out: one in twenty, but 400 where that is not a quarter,
+    and 2,000 at most. Fewer could not tell the recall, and more would leave an easier index."""
+    few = min(_FEW, rows // _HELD_OF_FEW)
+    return min(max(few, rows // _HELD), CHOOSING + REPORTING)
 
 
 def draw(index: VectorIndex, metric: Metric) -> tuple[Sample, BoolArray]:
     """A sample of the rows of an index, the same every time, and which rows (n,) it holds out."""
     n = len(index.ids)
-    count = min(n // _HELD, CHOOSING + REPORTING)
-    places = np.random.default_rng(SEED).choice(n, count, replace=False)
+    places = np.random.default_rng(SEED).choice(n, holding(n), replace=False)
     held = np.zeros(n, np.bool_)
     held[places] = True
     return _asked(index, metric, places, held), held
@@ -113,10 +120,14 @@ def measure(
 
 def draws(parts: Sequence[float]) -> float:
     """How many single draws the recalls of queries, K neighbours each, are worth: n p (1 - p) / s²
-    with their mean p and variance s² (Kish's design effect), at least one and at most K a query."""
-    n, share, spread = len(parts), statistics.fmean(parts), statistics.pvariance(parts)
+    with their mean p and variance s² (Kish's design effect), at most K a query.
+
+    One query more is counted, that found nothing: so few cannot tell that there is none.
+    """
+    counted = [*parts, 0.0]
+    n, share, spread = len(counted), statistics.fmean(counted), statistics.pvariance(counted)
     worth = n * share * (1 - share) / spread if spread > 0 else n
-    return min(max(worth, n), K * n)
+    return min(max(worth, n), K * len(parts))
 
 
 def interval(share: float, n: float) -> tuple[float, float, float]:
