@@ -55,8 +55,8 @@ def choosing(rows: int) -> int:
 
 
 def holding(rows: int) -> int:
-    """How many of so many rows are held out: one in twenty, but 400 where that is not a quarter,
-    and 2,000 at most. Fewer could not tell the recall, and more would leave an easier index."""
+    """How many of so many rows are held out: one in twenty, at least 400 or a quarter, at most
+    2,000. Fewer could not tell the recall, and more would leave an easier index."""
     few = min(_FEW, rows // _HELD_OF_FEW)
     return min(max(few, rows // _HELD), CHOOSING + REPORTING)
 
