@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -132,9 +133,9 @@ class NativeIndex:
 
     def _parameters(self, width: int, candidates: int) -> Any:
         if isinstance(self._core, faiss.IndexHNSW):
-            return _GRAPH_SEARCH(efSearch=max(width, candidates))
+            return _graph_search(max(width, candidates))
         if isinstance(self._core, faiss.IndexIVF):
-            return _CELL_SEARCH(nprobe=min(width, int(self._core.nlist)))
+            return _cell_search(min(width, int(self._core.nlist)))
         return None
 
     @property
@@ -162,6 +163,16 @@ class NativeIndex:
         for start in range(0, len(places), step):
             self.whole.add(take(places[start : start + step]))
         self.propose(take(places[:1]), 1, 1, 1)
+
+
+@lru_cache(maxsize=64)
+def _graph_search(width: int) -> Any:
+    return _GRAPH_SEARCH(efSearch=width)
+
+
+@lru_cache(maxsize=64)
+def _cell_search(width: int) -> Any:
+    return _CELL_SEARCH(nprobe=width)
 
 
 def graphs() -> tuple[str, ...]:
