@@ -129,7 +129,7 @@ def test_only_searches_of_the_base_without_a_filter_may_miss() -> None:
 
 
 def test_factories() -> None:
-    assert native.graphs() == ("HNSW32_SQ8", "HNSW32")
+    assert native.graphs() == ("HNSW16_SQ8", "HNSW16")
     assert native.cells(100_000, 384) == "IVF1264,PQ96x4fs"
     assert native.cells(10_000, 384) == "IVF256,PQ96x4fs"
     assert native.cells(10_000, 30) == "IVF256,Flat"
@@ -296,12 +296,12 @@ def test_what_was_refused_is_not_tried_again_at_every_publication(
     store: Engine, built: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     store.tune(kind="hnsw", recall=0.9, memory=10)
-    assert built == ["HNSW32_SQ8"]
+    assert built == ["HNSW16_SQ8"]
     store.rebuild()
-    assert built == ["HNSW32_SQ8"]
+    assert built == ["HNSW16_SQ8"]
     store.tune(kind="hnsw", recall=0.999)
     assert "cannot be told from a sample of 200 rows, only up to 0.9812" in caplog.text
-    assert built == ["HNSW32_SQ8"], "no index could be certain of so much"
+    assert built == ["HNSW16_SQ8"], "no index could be certain of so much"
     store.add_vectors(clustered(1600, seed=3), ids=[f"m{n}" for n in range(1600)])
     store.rebuild()
     assert store.stats().recall is None
@@ -443,9 +443,9 @@ def test_tuning_on_the_command_line(
     path = ["--store", str(tmp_path / "s")]
     assert cli.run(["tune", "--kind", "hnsw", "--recall", "0.9", "--json", *path]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert report["chosen"]["factory"] == "HNSW32_SQ8"
+    assert report["chosen"]["factory"] == "HNSW16_SQ8"
     assert cli.run(["tune", "--kind", "hnsw", "--recall", "0.9", "--table", *path]) == 0
-    assert "-> HNSW32_SQ8" in capsys.readouterr().out
+    assert "-> HNSW16_SQ8" in capsys.readouterr().out
     assert cli.run(["status", "--table", *path]) == 0
     assert "approximate: recall@10" in " ".join(capsys.readouterr().out.split())
     assert cli.run(["tune", "--memory", "10KB", *path]) == 0
@@ -467,7 +467,7 @@ def test_a_graph_over_the_vectors_where_bytes_are_too_rough(
     with Engine.create(tmp_path / "s", model=WordEmbedder(D), index=spec) as engine:
         engine.add_vectors(rows, ids=[str(n) for n in range(3000)])
         report = engine.tune(kind="hnsw", recall=0.9)
-        assert report.chosen.factory == "HNSW32"
+        assert report.chosen.factory == "HNSW16"
         (file,) = (tmp_path / "s" / "index").glob("hnsw*")
         assert engine.verify().problems == ()
         (found,) = engine.search_vectors(rows[5:6], k=3, rerank=False)
