@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import chain, count
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -212,7 +212,7 @@ class Approximation:
 
     def _unused(self, stem: str, suffix: str) -> str:
         """A name no file has: readers may hold one, or be about to open it."""
-        names = (f"{stem}{again}{suffix}" for again in chain([""], (f"-{n}" for n in count(1))))
+        names = (f"{stem}{f'-{again}' if again else ''}{suffix}" for again in count())
         return next(name for name in names if not (self._directory / name).exists())
 
     def _save(self, name: str, made: native.NativeIndex) -> CacheFile:

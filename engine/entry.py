@@ -8,9 +8,6 @@ import sys
 def main() -> None:
     """Run the command that the program was started with, and exit with its status."""
     try:
-        from engine import threads
-
-        threads.sleep_at_once()
         sys.exit(_status())
     except KeyboardInterrupt:  # while modules are loaded: nothing was begun
         print("attendex: interrupted", file=sys.stderr)

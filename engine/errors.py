@@ -74,6 +74,9 @@ class ModelError(EngineError):
     """The embedding model cannot be used."""
 
 
+_OWN_MODEL = "name neither model nor precision to use the store's own, or index into a new store"
+
+
 class ModelMismatchError(ModelError):
     """The model is not the one that embedded this store."""
 
@@ -83,15 +86,12 @@ class ModelMismatchError(ModelError):
         store_model: str,
         given_model: str,
         given: str = "the model given",
-        remedy: str = "",
+        remedy: str = _OWN_MODEL,
     ) -> None:
-        advice = (
-            "name neither model nor precision to use the store's own, or index into a new store"
-        )
         super().__init__(
             f"the store was embedded with {store_model}, and {given}, {given_model}, is "
             "another (its weights, pooling, prompts, normalisation or precision differ): vectors "
-            f"of two models cannot be compared; {remedy or advice}"
+            f"of two models cannot be compared; {remedy}"
         )
         self.store_model = store_model
         self.given_model = given_model

@@ -70,8 +70,9 @@ class ApproximateIndex:
             places[exact.ids[places] != ids] = -1
         self._places[:-1] = places  # FAISS's own -1, for no row, comes to -1 too
         self._living = float((places >= 0).mean()) if len(ids) else 0.0
-        last = int(ids.max(initial=0)) if held_out is None else exact.ids[-1]
-        self._tail = int(np.searchsorted(exact.ids, last, side="right"))
+        self._tail = len(exact.ids)
+        if held_out is None:
+            self._tail = int(np.searchsorted(exact.ids, ids.max(initial=0), side="right"))
         self._others = None if held_out is None else ~held_out
 
     @classmethod
